@@ -1,0 +1,76 @@
+"""A sweep must survive a kill, repeat nothing, and split without overlap."""
+
+import pandas as pd
+import pytest
+
+from engine import sweep
+
+
+def tasks(count=6):
+    return [
+        sweep.Task("dmpq", sweep.setting(error_threshold=0.1), f"prompt {n}", n, 30, 5.0, "weights") for n in range(count)
+    ]
+
+
+def test_equal_settings_have_equal_keys_and_different_ones_do_not():
+    one, two = tasks(2)
+    again = sweep.Task("dmpq", '{"error_threshold":0.1}', "prompt 0", 0, 30, 5.0, "weights")
+    assert again.key == one.key != two.key
+
+
+def test_a_killed_sweep_resumes_without_repeating_or_losing(tmp_path):
+    path, ran = tmp_path / "rows.jsonl", []
+
+    def execute(task):
+        if len(ran) == 3:
+            raise KeyboardInterrupt
+        ran.append(task.seed)
+        return {"psnr": float(task.seed)}
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run(tasks(), sweep.Store(path), execute)
+    with open(path, "a") as file:
+        file.write('{"key": "cut off')
+    store = sweep.Store(path)
+    assert len(store) == 3
+    added = sweep.run(tasks(), store, lambda task: {"psnr": float(task.seed)})
+    assert added == 3
+    table = sweep.Store(path).frame()
+    assert sorted(table["seed"]) == [0, 1, 2, 3, 4, 5]
+    assert list(table.columns[:4]) == ["method", "setting", "prompt", "seed"]
+
+
+def test_shards_cover_everything_once():
+    everything = tasks(40)
+    parts = [sweep.shard(everything, n, 4) for n in range(4)]
+    assert sorted(t.seed for part in parts for t in part) == list(range(40))
+    assert all(parts)
+
+
+def test_stop_and_budget_end_cleanly(tmp_path):
+    store = sweep.Store(tmp_path / "rows.jsonl")
+    assert sweep.run(tasks(), store, lambda task: {}, stop=lambda: len(store) == 2) == 2
+    assert sweep.run(tasks(), store, lambda task: {}, budget_seconds=-1) == 0
+
+
+def test_summary_has_an_interval_around_the_mean():
+    rows = pd.DataFrame({"method": "a", "setting": "{}", "psnr": [30.0, 32.0, 34.0, float("inf")]})
+    line = sweep.summary(rows, "psnr").iloc[0]
+    assert line["mean"] == pytest.approx((30 + 32 + 34 + 100) / 4)
+    assert line["low"] < line["mean"] < line["high"]
+    with pytest.raises(ValueError, match="no column 'vmaf'"):
+        sweep.summary(rows, "vmaf")
+
+
+def test_a_foreign_file_is_one_sentence(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("hello\n")
+    with pytest.raises(ValueError, match="line 1 is not JSON"):
+        sweep.Store(path)
+
+
+def test_parquet_replaces_whole(tmp_path):
+    path = tmp_path / "frontier.parquet"
+    sweep.write_parquet(pd.DataFrame({"psnr": [1.0]}), path)
+    sweep.write_parquet(pd.DataFrame({"psnr": [1.0, 2.0]}), path)
+    assert len(pd.read_parquet(path)) == 2 and [p.name for p in tmp_path.iterdir()] == ["frontier.parquet"]
