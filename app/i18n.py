@@ -1,0 +1,86 @@
+"""Every word the app shows, in English and Simplified Chinese.
+
+The texts live as data in `app/texts/*.py`, one module per place on the page. Each module
+defines `TEXTS = {"en": {key: template}, "zh-CN": {key: template}}` with the same keys and the
+same `{placeholders}` in both languages; `tests/app/test_i18n.py` holds that.
+
+    text("zh-CN", "learn.lesson", number=4)       # safe to put into HTML: values are escaped
+    plain("en", "learn.lesson", number=4)         # for labels, where Gradio escapes by itself
+    catalogue("en", "learn.")                     # the templates a browser-side component needs
+
+Templates themselves are ours and may hold simple markup (<b>, <i>, <code>); only the values,
+which may come from a visitor's prompt or file name, are escaped.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib
+import pkgutil
+import string
+from functools import cache
+from typing import Any
+
+LANGUAGES = ("en", "zh-CN")
+NAMES = {"en": "English", "zh-CN": "中文"}
+DEFAULT = "en"
+
+
+def resolve(wish: str | None) -> str:
+    """The language that serves a wish: `?lang=zh`, "zh_Hans", or an Accept-Language header.
+
+    Unknown or absent wishes get English; the first language named that we speak wins.
+    """
+    for part in str(wish or "").replace("_", "-").lower().split(","):
+        name = part.split(";")[0].strip()
+        if name == "zh" or name.startswith("zh-"):
+            return "zh-CN"
+        if name == "en" or name.startswith("en-"):
+            return "en"
+    return DEFAULT
+
+
+@cache
+def texts() -> dict[str, dict[str, str]]:
+    """All templates: {language: {key: template}}, merged over the modules of `app.texts`."""
+    import app.texts
+
+    merged: dict[str, dict[str, str]] = {language: {} for language in LANGUAGES}
+    for module in pkgutil.iter_modules(app.texts.__path__):
+        part = importlib.import_module(f"app.texts.{module.name}").TEXTS
+        for language in LANGUAGES:
+            doubled = merged[language].keys() & part[language].keys()
+            if doubled:
+                raise ValueError(
+                    f"app/texts/{module.name}.py repeats the key {sorted(doubled)[0]!r}: "
+                    "expected every key in one module only; rename one of them."
+                )
+            merged[language].update(part[language])
+    return merged
+
+
+def text(lang: str, key: str, **values: Any) -> str:
+    """The template `key` in `lang`, its values HTML-escaped: for HTML and Markdown."""
+    return _fill(lang, key, {k: html.escape(str(v), quote=True) for k, v in values.items()})
+
+
+def plain(lang: str, key: str, **values: Any) -> str:
+    """The template `key` in `lang`, values as they are: for labels that are shown as text."""
+    return _fill(lang, key, {k: str(v) for k, v in values.items()})
+
+
+def catalogue(lang: str, prefix: str = "") -> dict[str, str]:
+    """The raw templates whose keys start with `prefix`, for a component that runs in the browser."""
+    return {k: v for k, v in texts()[resolve(lang)].items() if k.startswith(prefix)}
+
+
+def placeholders(template: str) -> set[str]:
+    """The names a template expects: "{a} of {b}" -> {"a", "b"}."""
+    return {name for _, name, _, _ in string.Formatter().parse(template) if name}
+
+
+def _fill(lang: str, key: str, values: dict[str, str]) -> str:
+    template = texts()[resolve(lang)].get(key)
+    if template is None:
+        raise KeyError(f"no text for {key!r}: add it to both languages of a module in app/texts/.")
+    return template.format_map(values)
