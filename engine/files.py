@@ -1,0 +1,96 @@
+"""Whole files or none: atomic writes, and bounded reads that end in one sentence instead of a traceback.
+
+A trace, a policy or a calibration may come from a stranger's upload or from a disk that filled up half way.
+So every write goes to a neighbour file first and is moved into place in one step, and every read is bounded
+before anything is parsed.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+JSON_LIMIT = 8_000_000
+"""Largest JSON document that is read, in bytes (a 60-block calibration takes about 0.1 MB)."""
+
+
+def write_atomic(path: str | os.PathLike, write: bytes | str | Callable[[Path], object]) -> Path:
+    """Write `path` so that it is either the old file or the whole new one, even when killed half way.
+
+    `write` is the content, or a function that writes the content to the temporary path it is given.
+    Raises `OSError` (disk full, no such folder); the temporary file is then removed and `path` untouched.
+    """
+    path = Path(path)
+    # The same folder means the same file system, which os.replace needs to be atomic; the same suffix
+    # because some writers choose their format by it.
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem[:40]}-", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        if callable(write):
+            write(temporary)
+        else:
+            temporary.write_bytes(write.encode("utf-8") if isinstance(write, str) else write)
+        with open(temporary, "rb+") as stream:
+            os.fsync(stream.fileno())
+        # mkstemp makes the file private; a result is meant to be as readable as any other new file.
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def read_text(path: str | os.PathLike, what: str, limit: int = JSON_LIMIT, error: type[ValueError] = ValueError) -> str:
+    """Return the UTF-8 text of a small file, or raise `error` with one sentence that names `what` it should be."""
+    path = Path(path)
+    if not path.is_file():
+        raise error(f"Expected {what} at {path.name!r}, but there is no such file; check the path.")
+    try:
+        with open(path, "rb") as stream:
+            data = stream.read(limit + 1)
+    except OSError as problem:
+        raise error(f"{path.name!r} cannot be read ({problem.strerror}); check its permissions.") from problem
+    if len(data) > limit:
+        raise error(f"{path.name!r} is larger than {limit:,} bytes, too large for {what}; choose another file.")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        raise error(f"{path.name!r} is not {what}: it is not UTF-8 text; choose another file.") from problem
+
+
+def parse_object(text: str | bytes, what: str, error: type[ValueError] = ValueError) -> dict:
+    """Parse one JSON object; raise `error` in a sentence for anything else (broken, too deep, too long, a list)."""
+    if not isinstance(text, (str, bytes)):
+        raise error(f"Expected {what} as JSON text, got {type(text).__name__}.")
+    if len(text) > JSON_LIMIT:
+        raise error(f"The text is longer than {JSON_LIMIT:,} characters, too long for {what}.")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        where = f" (line {problem.lineno}, column {problem.colno})" if isinstance(problem, json.JSONDecodeError) else ""
+        raise error(f"This is not {what}: it is not valid JSON{where}; export it again.") from problem
+    if not isinstance(value, dict):
+        raise error(f"This is not {what}: expected a JSON object, got {_shown(value)}.")
+    return value
+
+
+def known_fields(values: Mapping, fields: set[str], what: str, error: type[ValueError] = ValueError) -> None:
+    """Refuse fields that `what` does not have, naming the first and listing those it has."""
+    unknown = sorted(str(name) for name in values if name not in fields)
+    if unknown:
+        raise error(f"{what} has no field {_shown(unknown[0])}; its fields are {', '.join(sorted(fields))}.")
+
+
+def _shown(value: object) -> str:
+    """A value as it may stand in a sentence: quoted and never long, whatever was sent."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -1,0 +1,211 @@
+"""The file of a trace: one Parquet table that any tool can read, and the checks that a stranger's file must pass.
+
+Block rows and layer rows are stacked in one table and told apart by the column `row` ("block" or "layer"); columns
+that belong to the other kind are null. The meta data is JSON under the key `sixbit`. So the file opens in pandas,
+DuckDB or a spreadsheet without this package.
+
+A file is refused before it is unpacked when it is too large, and again after that when its values cannot be a
+trace: pictures, tables and sentences are made from it, so text columns hold known words only.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engine.files import known_fields, parse_object, write_atomic
+from engine.records import BLOCK_REASONS, DECIDED_BY, GROUP_REASONS, PRECISIONS, Calibration
+from engine.trace import (
+    BLOCK_COLUMNS,
+    KEYS,
+    LAYER_COLUMNS,
+    SAMPLE,
+    SCHEMA,
+    Trace,
+    TraceError,
+    TraceMeta,
+    column,
+)  # fmt: skip
+
+META_KEY = b"sixbit"
+META_LIMIT = 8_000_000
+NAME_LIMIT = 80
+UNPACKED_LIMIT = 2_000_000_000
+
+_ARROW = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), list: pa.list_(pa.float64())}
+_KINDS = {"block": BLOCK_COLUMNS, "layer": LAYER_COLUMNS}
+_WORDS = {
+    ("block", "reason"): BLOCK_REASONS,
+    ("layer", "reason"): GROUP_REASONS,
+    ("layer", "precision"): PRECISIONS,
+    ("layer", "decided_by"): DECIDED_BY,
+}
+
+
+def write(trace: Trace, path: str | os.PathLike) -> None:
+    """Write `trace` as one zstd-compressed Parquet file, atomically."""
+    tables = []
+    for kind, table in (("block", trace.blocks), ("layer", trace.layers)):
+        arrays = {"row": pa.array([kind] * len(table), pa.string())}
+        for name, type_ in _KINDS[kind].items():
+            # from_pandas=False keeps NaN a number: null means "not a column of this kind of row".
+            values = table[name].tolist() if type_ in (str, list) else table[name].to_numpy()
+            arrays[name] = pa.array(values, _ARROW[type_], from_pandas=False)
+        tables.append(pa.table(arrays))
+    # NumPy's scalars (a seed, a frame count) are numbers to everyone but the json module.
+    meta = json.dumps(trace.meta.to_dict(), default=lambda scalar: scalar.item()).encode()
+    whole = pa.concat_tables(tables, promote_options="default").replace_schema_metadata({META_KEY: meta})
+    write_atomic(path, lambda temporary: pq.write_table(whole, temporary, compression="zstd"))
+
+
+def read(path: str | os.PathLike, max_bytes: int, max_rows: int) -> Trace:
+    """Read and check a trace; every failure is a `TraceError` of one sentence."""
+    path = Path(path)
+    name = path.name if len(path.name) <= 60 else path.name[:57] + "…"
+    if not path.is_file():
+        raise TraceError(f"Expected a trace file (.parquet) at {name!r}, but there is no such file; check the path.")
+    size = path.stat().st_size
+    if size > max_bytes:
+        raise TraceError(f"{name!r} is {size / 1e6:,.1f} MB, over the limit of {max_bytes / 1e6:,.1f} MB for a trace.")
+    try:
+        with pq.ParquetFile(path, read_dictionary=_texts()) as file:
+            meta = _meta(file, name)
+            _bounded(file, name, max_rows)
+            table = file.read()
+        return _trace(table, meta, name)
+    except TraceError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError) as problem:
+        raise TraceError(
+            f"{name!r} is not a whole trace file: it is truncated, damaged or no Parquet file; save the trace again."
+        ) from problem
+
+
+def _texts() -> list[str]:
+    """Text columns are read as dictionaries, so that a small file cannot unpack into endless text."""
+    return ["row", *{name for columns in _KINDS.values() for name, type_ in columns.items() if type_ is str}]
+
+
+def _meta(file: pq.ParquetFile, name: str) -> TraceMeta:
+    text = (file.schema_arrow.metadata or {}).get(META_KEY)
+    if text is None:
+        raise TraceError(f"{name!r} is a Parquet file but no trace of this lab; choose a file saved by Trace.save.")
+    if len(text) > META_LIMIT:
+        raise TraceError(f"{name!r} carries more than {META_LIMIT:,} bytes of description, too much for a trace.")
+    return meta_from_dict(parse_object(text, f"the description of a trace ({name!r})", TraceError))
+
+
+def meta_from_dict(values: dict) -> TraceMeta:
+    """`TraceMeta` from plain values; raises `TraceError` in one sentence for unknown fields or wrong types."""
+    if values.get("schema") != SCHEMA:
+        shown = repr(values.get("schema"))[:20]
+        raise TraceError(f"The trace has schema {shown}, this version reads {SCHEMA}; record it again or update.")
+    known_fields(values, set(TraceMeta.__dataclass_fields__), "A trace's description", TraceError)
+    default = TraceMeta()
+    for field, value in values.items():
+        if not _fits(field, value, getattr(default, field)):
+            raise TraceError(f"The trace's description has an unusable {field} ({repr(value)[:40]}); record it again.")
+    calibration = values.get("calibration")
+    return TraceMeta(**{**values, "calibration": Calibration.from_dict(calibration) if calibration else None})
+
+
+def _fits(field: str, value: object, default: object) -> bool:
+    if field == "replay":
+        return value in (None, "exact", "open loop", "partial")
+    if field == "calibration":
+        return value is None or isinstance(value, dict)
+    if isinstance(default, bool):
+        return isinstance(value, bool)
+    if isinstance(default, str):
+        return isinstance(value, str) and len(value) <= 20_000
+    if isinstance(default, dict):
+        numeric = field in ("seconds", "memory")
+        return isinstance(value, dict) and (not numeric or all(_number(v) for v in value.values()))
+    return (value is None and default is None) or _number(value)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _bounded(file: pq.ParquetFile, name: str, max_rows: int) -> None:
+    footer = file.metadata
+    if footer.num_rows > max_rows:
+        raise TraceError(f"{name!r} has {footer.num_rows:,} rows, over the limit of {max_rows:,} for a trace.")
+    unpacked = sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
+    if unpacked > UNPACKED_LIMIT:
+        raise TraceError(f"{name!r} would unpack to {unpacked / 1e9:.1f} GB, over the limit for a trace.")
+    wanted = {"row", *BLOCK_COLUMNS, *LAYER_COLUMNS}
+    found = file.schema_arrow.names
+    if set(found) != wanted or len(found) != len(wanted):
+        odd = sorted(wanted.symmetric_difference(found))[:1] or ["a repeated one"]
+        raise TraceError(f"{name!r} does not have the columns of a trace (look at {odd[0][:40]!r}); record it again.")
+
+
+def _trace(table: pa.Table, meta: TraceMeta, name: str) -> Trace:
+    kinds = np.asarray(table["row"].cast(pa.string()).to_pylist(), dtype=object)
+    if not np.isin(kinds, list(_KINDS)).all():
+        raise TraceError(f"{name!r} has rows that are neither a block nor a layer; record it again.")
+    blocks, layers = (_frame(table, kinds == kind, kind, name) for kind in _KINDS)
+    _consistent(blocks, layers, name)
+    return Trace(blocks, layers, meta)
+
+
+def _frame(table: pa.Table, rows: np.ndarray, kind: str, name: str) -> pd.DataFrame:
+    part = table.filter(pa.array(rows))
+    columns = {}
+    for title, type_ in _KINDS[kind].items():
+        values = part[title]
+        if type_ is str:
+            values = _words(values, kind, title, name)
+        if type_ is not list and values.null_count:
+            raise TraceError(f"{name!r} lacks values in the column {title!r}; record it again.")
+        values = values.cast(_ARROW[type_])
+        if type_ is list:
+            cells = values.to_pylist()
+            if any(c is not None and (len(c) != SAMPLE or not _finite(c)) for c in cells):
+                raise TraceError(f"{name!r} has a sample that is not {SAMPLE} finite numbers; record it again.")
+            columns[title] = column(cells, list)
+        else:
+            columns[title] = column(values.to_pylist() if type_ is str else values.to_numpy(), type_)
+    return pd.DataFrame(columns)
+
+
+def _finite(values: list) -> bool:
+    return all(value is not None and np.isfinite(value) for value in values)
+
+
+def _words(values: pa.ChunkedArray, kind: str, title: str, name: str) -> pa.ChunkedArray:
+    """Refuse text that no recording writes, looking at the dictionary only, before it is unpacked."""
+    allowed = _WORDS.get((kind, title))
+    for chunk in values.chunks:
+        used = chunk.dictionary.take(chunk.indices.unique().drop_null())
+        for index in range(len(used)):
+            word = used[index].as_buffer()
+            if word is None or word.size > NAME_LIMIT:
+                raise TraceError(f"{name!r} has a {title} longer than {NAME_LIMIT} bytes; record it again.")
+            if allowed is not None and used[index].as_py() not in allowed:
+                raise TraceError(f"{name!r} has the unknown {kind} {title} {used[index].as_py()!r}; record it again.")
+    return values
+
+
+def _consistent(blocks: pd.DataFrame, layers: pd.DataFrame, name: str) -> None:
+    """Figures index by the keys, so keys must be unique, small and agree between the two tables."""
+    for table in (blocks, layers):
+        for title in ("call", "step", "block"):
+            if len(table) and not table[title].between(0, 99_999).all():
+                raise TraceError(f"{name!r} has a {title} outside 0 to 99,999; record it again.")
+    if len(blocks) and not (blocks["step"] < blocks["steps"]).all():
+        raise TraceError(f"{name!r} has a step that is not below its number of steps; record it again.")
+    if len(blocks) and not blocks["gap"].between(0, 99_999).all():
+        raise TraceError(f"{name!r} has a gap outside 0 to 99,999; record it again.")
+    keys = list(KEYS)
+    if blocks.duplicated(keys).any() or layers.duplicated([*keys, "layer"]).any():
+        raise TraceError(f"{name!r} lists one cell of the map twice; record it again.")
+    cells = layers[keys].drop_duplicates()
+    if len(cells.merge(blocks[keys], on=keys)) != len(cells):
+        raise TraceError(f"{name!r} has layers of a block that it does not list; record it again.")
