@@ -79,7 +79,7 @@ def parse_object(text: str | bytes, what: str, error: type[ValueError] = ValueEr
         where = f" (line {problem.lineno}, column {problem.colno})" if isinstance(problem, json.JSONDecodeError) else ""
         raise error(f"This is not {what}: it is not valid JSON{where}; export it again.") from problem
     if not isinstance(value, dict):
-        raise error(f"This is not {what}: expected a JSON object, got {_shown(value)}.")
+        raise error(f"This is not {what}: expected a JSON object, got {shown(value)}.")
     return value
 
 
@@ -87,10 +87,10 @@ def known_fields(values: Mapping, fields: set[str], what: str, error: type[Value
     """Refuse fields that `what` does not have, naming the first and listing those it has."""
     unknown = sorted(str(name) for name in values if name not in fields)
     if unknown:
-        raise error(f"{what} has no field {_shown(unknown[0])}; its fields are {', '.join(sorted(fields))}.")
+        raise error(f"{what} has no field {shown(unknown[0])}; its fields are {', '.join(sorted(fields))}.")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A value as it may stand in a sentence: quoted and never long, whatever was sent."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"

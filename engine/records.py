@@ -202,7 +202,9 @@ class Calibration:
                 _check(row, name, float)
             key = (row["model"], row["block"], row["group"])
             if key in rows:
-                raise CalibrationError(f"The calibration lists block {key[1]}, group {key[2]!r} twice; calibrate again.")
+                raise CalibrationError(
+                    f"The calibration lists block {key[1]}, group {key[2]!r} twice; calibrate again."
+                )
             rows[key] = Coefficient(float(row["alpha"]), float(row["beta"]), float(row["r2"]), row["samples"])
         return cls(
             model_hash=document["model_hash"],

@@ -176,7 +176,11 @@ class Recorder:
     def trace(self, **meta: Any) -> Trace:
         """All rows so far; `meta` changes fields that were not known at the start (seconds, memory)."""
         blocks, layers, _ = self.since()
-        return Trace(blocks, layers, replace(self.meta, **meta))
+        described = replace(self.meta, **meta)
+        # The number of steps is known to the scheduler only, once the pipeline runs.
+        if not described.steps and self._blocks:
+            described = replace(described, steps=self._blocks[-1]["steps"])
+        return Trace(blocks, layers, described)
 
 
 def frame(rows: list[dict], columns: Mapping[str, type]) -> pd.DataFrame:

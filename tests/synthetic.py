@@ -35,7 +35,9 @@ class Signals:
     groups: tuple[str, ...]
 
 
-def signals(blocks: int = 12, steps: int = 30, groups: tuple[str, ...] = GROUPS, seed: int = 0, gaps: int = 3) -> Signals:
+def signals(
+    blocks: int = 12, steps: int = 30, groups: tuple[str, ...] = GROUPS, seed: int = 0, gaps: int = 3
+) -> Signals:
     """Draw the signals of one imaginary run; `gaps` is the longest distance over which drift is known."""
     rng = np.random.default_rng(seed)
     t = np.linspace(0, 1, steps)[:, None] if steps > 1 else np.zeros((1, 1))
@@ -94,7 +96,11 @@ def macs(group: str) -> float:
 
 
 def probe_trace(
-    blocks: int = 12, steps: int = 30, groups: tuple[str, ...] = GROUPS, seed: int = 0, branches: tuple[str, ...] = ("",)
+    blocks: int = 12,
+    steps: int = 30,
+    groups: tuple[str, ...] = GROUPS,
+    seed: int = 0,
+    branches: tuple[str, ...] = ("",),
 ) -> Trace:
     """A probe-mode trace of the stock model: everything computed, every signal measured, nothing decided."""
     policy = {"precision": "stock", "tdc": False, "pdr": False}

@@ -1,0 +1,194 @@
+"""What a person can set: the policy, its ranges, the presets of the paper's ablation, and warnings in sentences.
+
+What the settings mean, rule by rule, is `engine.policy`.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from numbers import Integral, Real
+from typing import Any
+
+from engine.files import known_fields, parse_object, read_text, shown, write_atomic
+
+PRECISION_CHOICES = ("dynamic", "nvfp4", "int8", "w4a16", "stock")
+GAP_CHOICES = ("linear", "sqrt", "none")
+RESUME_CHOICES = ("int8", "last_gamma")
+
+RANGES: Mapping[str, tuple[float, float]] = {
+    "error_threshold": (0.0, 1.0),
+    "tdc_threshold": (0.0, 10.0),
+    "max_skips": (0, 100),
+    "outlier_threshold": (1.0, 1_000_000.0),
+    "warmup_steps": (0, 10_000),
+    "protect_last": (0, 10_000),
+    "tuned_steps": (1, 10_000),
+}
+
+
+class PolicyError(ValueError):
+    """A policy that cannot be, said in one sentence that names the field, the value and its range."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Everything that a person can set. The defaults are the full method, the preset `sixbit`.
+
+    * precision: "dynamic" (DMPQ) or one forced precision; "stock" is the model's own 16-bit weights and code.
+    * error_threshold: the largest predicted relative error that NVFP4 may make (0 to 1).
+    * tdc, tdc_threshold, max_skips, warmup_steps, protect_last, gap: block reuse; thresholds are relative drift.
+    * pdr, outlier_threshold: 16 bits for groups with r above it, in blocks that refresh the cache.
+    * resume: what decides right after a skip.
+    * tuned_steps: the number of steps that tdc_threshold was tuned at; None: not tuned.
+
+    Raises `PolicyError` (a ValueError) for a value out of range. Values are never clipped in silence.
+    """
+
+    precision: str = "dynamic"
+    error_threshold: float = 0.12
+    tdc: bool = True
+    tdc_threshold: float = 0.10
+    max_skips: int = 2
+    pdr: bool = True
+    outlier_threshold: float = 25.0
+    gap: str = "sqrt"
+    resume: str = "int8"
+    warmup_steps: int = 3
+    protect_last: int = 1
+    tuned_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, choices in (("precision", PRECISION_CHOICES), ("gap", GAP_CHOICES), ("resume", RESUME_CHOICES)):
+            _one_of(name, getattr(self, name), choices)
+        for name in ("tdc", "pdr"):
+            _one_of(name, getattr(self, name), (True, False))
+            object.__setattr__(self, name, bool(getattr(self, name)))
+        for name in ("error_threshold", "tdc_threshold", "outlier_threshold"):
+            object.__setattr__(self, name, _in_range(name, getattr(self, name), whole=False))
+        for name in ("max_skips", "warmup_steps", "protect_last", "tuned_steps"):
+            if name != "tuned_steps" or self.tuned_steps is not None:
+                object.__setattr__(self, name, _in_range(name, getattr(self, name), whole=True))
+
+    @classmethod
+    def preset(cls, name: str) -> "Policy":
+        """One of `PRESETS` by name."""
+        _one_of("preset", name, tuple(PRESETS))
+        return PRESETS[name]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-ready values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Policy":
+        """Build from plain values; absent fields take their defaults, unknown ones are refused."""
+        known_fields(values, set(cls.__dataclass_fields__), "A policy", PolicyError)
+        return cls(**values)
+
+    def to_json(self) -> str:
+        """The policy as JSON text."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Policy":
+        """Parse JSON text; raises `PolicyError` in one sentence."""
+        return cls.from_dict(parse_object(text, "a policy", PolicyError))
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write a JSON file in one step (whole or not at all)."""
+        write_atomic(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "Policy":
+        """Read a JSON file; raises `PolicyError` in one sentence."""
+        return cls.from_json(read_text(path, "a policy (JSON)", limit=100_000, error=PolicyError))
+
+
+def _one_of(name: str, value: object, choices: Sequence) -> None:
+    if not isinstance(value, (str, bool)) or value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise PolicyError(f"{name} must be one of {listed}; got {shown(value)}.")
+
+
+def _in_range(name: str, value: object, whole: bool) -> int | float:
+    low, high = RANGES[name]
+    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if number and whole:
+        number = isinstance(value, Integral) or float(value).is_integer()
+    if not number or not low <= value <= high:
+        kind = "a whole number" if whole else "a number"
+        raise PolicyError(f"{name} must be {kind} from {low:g} to {high:,.0f}; got {shown(value)}.")
+    return int(value) if whole else float(value)
+
+
+_NO_REUSE = {"tdc": False, "pdr": False}
+
+PRESETS: Mapping[str, Policy] = {
+    "fp16": Policy(precision="stock", **_NO_REUSE),
+    "w4a16": Policy(precision="w4a16", **_NO_REUSE),
+    "w4a8": Policy(precision="int8", **_NO_REUSE),
+    "w4a4": Policy(precision="nvfp4", **_NO_REUSE),
+    "dmpq": Policy(**_NO_REUSE),
+    "tdc": Policy(precision="stock", pdr=False),
+    "dmpq_tdc": Policy(pdr=False),
+    "sixbit": Policy(),
+    "int8_tdc": Policy(precision="int8", pdr=False),
+}
+"""The paper's ablation; `int8_tdc` is what a CPU or a card without FP4 tensor cores should use."""
+
+BREAK_IT = Policy(precision="nvfp4", tdc_threshold=1.0, max_skips=6, pdr=False, warmup_steps=1, protect_last=0)
+"""Loose reuse of noisy deltas, to see what the limits protect from. No preset: not for use."""
+
+
+def needs_calibration(policy: Policy) -> bool:
+    """Whether the policy asks the predictor; uncalibrated, it would run INT8 everywhere."""
+    return policy.precision == "dynamic"
+
+
+def signals_needed(policy: Policy) -> frozenset[str]:
+    """The signals that decide ("gamma", "delta_change", "outlier_ratio"): to be measured wherever a block computes."""
+    wanted = {
+        "gamma": policy.precision == "dynamic",
+        "delta_change": policy.tdc,
+        "outlier_ratio": policy.tdc and policy.pdr and policy.precision in ("dynamic", "nvfp4", "int8"),
+    }
+    return frozenset(name for name, wants in wanted.items() if wants)
+
+
+def preset_name(policy: Policy) -> str | None:
+    """The preset that equals this policy, if one does."""
+    return next((name for name, preset in PRESETS.items() if preset == policy), None)
+
+
+def warnings(policy: Policy, steps: int) -> list[str]:
+    """Sentences about settings that are allowed but probably not meant, for a run of `steps` evaluations."""
+    found = []
+    if policy.tdc:
+        free = steps - max(policy.warmup_steps, 2) - policy.protect_last
+        if policy.max_skips == 0 or free <= 0:
+            found.append(
+                f"Nothing can be skipped: with {steps} steps, warm-up {policy.warmup_steps}, "
+                f"last {policy.protect_last} and at most {policy.max_skips} skips in a row, every block computes."
+            )
+        if policy.tuned_steps not in (None, steps):
+            found.append(
+                f"The reuse tolerance was tuned at {policy.tuned_steps} steps; at {steps} steps the drift between "
+                f"steps differs, so tune it again."
+            )
+        tuned = Policy.tdc_threshold
+        if policy.tdc_threshold > 2 * tuned:
+            found.append(
+                f"A reuse tolerance of {policy.tdc_threshold:g} is more than twice the default {tuned:g}: "
+                f"expect smeared or frozen motion."
+            )
+        if policy.warmup_steps < Policy.warmup_steps:
+            found.append(
+                f"A warm-up of {policy.warmup_steps} is shorter than {Policy.warmup_steps}: reuse in the first steps "
+                f"can smear the picture or stop the motion, because there the whole layout is decided."
+            )
+    if policy.pdr and "outlier_ratio" not in signals_needed(policy):
+        cause = "reuse is off" if not policy.tdc else "the layers already take 16 bits"
+        found.append(f"The outlier alarm does nothing here: it acts when a cache is refreshed, but {cause}.")
+    return found
