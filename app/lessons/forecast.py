@@ -1,0 +1,84 @@
+"""Lesson 4, does yesterday predict today? Γ of the previous step against the 4-bit error measured now."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from app.figures.grid import Grid
+
+HIT_FOUR, HIT_EIGHT, WASTE, MISS = "hit_four", "hit_eight", "waste", "miss"
+VERDICTS = (HIT_FOUR, HIT_EIGHT, WASTE, MISS)
+
+
+class Forecast(NamedTuple):
+    """One layer group of one block. points: step, gamma (Γ before), error (e₄ measured), predicted, verdict.
+
+    alpha, beta, r2: the line through these points; counts: verdict -> number of steps.
+    """
+
+    points: pd.DataFrame
+    alpha: float
+    beta: float
+    r2: float
+    counts: dict[str, int]
+
+
+def line(gamma: np.ndarray, error: np.ndarray) -> tuple[float, float, float]:
+    """Least squares error ~ alpha·gamma + beta -> (alpha, beta, R²); a flat or single point gives its mean."""
+    spread = float(((gamma - gamma.mean()) ** 2).sum()) if len(gamma) else 0.0
+    if not len(gamma):
+        return float("nan"), float("nan"), float("nan")
+    mean = float(error.mean())
+    total = float(((error - mean) ** 2).sum())
+    if len(gamma) < 3 or spread <= 1e-12:
+        return 0.0, mean, 0.0
+    alpha = float(((gamma - gamma.mean()) * (error - mean)).sum()) / spread
+    beta = mean - alpha * float(gamma.mean())
+    left = float(((error - alpha * gamma - beta) ** 2).sum())
+    return alpha, beta, 1.0 - left / total if total > 1e-18 else 0.0
+
+
+def pairs(grid: Grid, block: int, group: int) -> pd.DataFrame:
+    """(step, gamma, error): Γ of the step before beside the error of this one, where both were measured."""
+    gamma, error = grid.gamma[block, :-1], grid.error_nvfp4[block, 1:, group]
+    seen = np.isfinite(gamma) & np.isfinite(error)
+    steps = np.arange(1, grid.steps)[seen]
+    return pd.DataFrame({"step": steps, "gamma": gamma[seen], "error": error[seen]})
+
+
+def facts(grid: Grid, block: int, group: int, threshold: float) -> Forecast:
+    """The lesson for block number `block` and group number `group` (positions in the grid)."""
+    points = pairs(grid, block, group)
+    alpha, beta, r2 = line(points["gamma"].to_numpy(), points["error"].to_numpy())
+    predicted = alpha * points["gamma"] + beta
+    four, small = predicted <= threshold, points["error"] <= threshold
+    verdict = np.select([four & small, ~four & ~small, ~four & small], VERDICTS[:3], MISS)
+    points = points.assign(predicted=predicted, verdict=verdict)
+    return Forecast(points, alpha, beta, r2, {name: int((verdict == name).sum()) for name in VERDICTS})
+
+
+def fits(grid: Grid) -> pd.DataFrame:
+    """The line of every group of every block: block, group (positions), alpha, beta, r2, samples."""
+    rows = []
+    for block in range(len(grid.blocks)):
+        for group in range(len(grid.groups)):
+            points = pairs(grid, block, group)
+            if len(points) >= 3:
+                fitted = line(points["gamma"].to_numpy(), points["error"].to_numpy())
+                rows.append((block, group, *fitted, len(points)))
+    return pd.DataFrame(rows, columns=["block", "group", "alpha", "beta", "r2", "samples"])
+
+
+def totals(grid: Grid, lines: pd.DataFrame, threshold: float) -> dict[str, int]:
+    """All groups together: verdict -> number of decisions at this threshold, each by its own line."""
+    counts = dict.fromkeys(VERDICTS, 0)
+    for row in lines.itertuples():
+        points = pairs(grid, row.block, row.group)
+        four = row.alpha * points["gamma"] + row.beta <= threshold
+        small = points["error"] <= threshold
+        for name, cells in zip(VERDICTS, (four & small, ~four & ~small, ~four & small, four & ~small), strict=True):
+            counts[name] += int(cells.sum())
+    return counts
