@@ -1,0 +1,295 @@
+"""Quantize a loaded diffusers pipeline in place, and give it back exactly as it was.
+
+    attach(pipe, policy=Policy.preset("sixbit"))   # plain pipe(...) calls now follow the policy
+    handle = attach(pipe); ...; handle.detach()    # stock again, the same tensors
+
+What changes: the linears named in the family table become `QuantizedLinear`, the blocks a
+skipping subclass of the same name, and each transformer gets two forward hooks and a
+`cache_context` that also tells the active run the branch. The class of the transformer stays,
+because `save_pretrained` writes its name. Everything that a run changes lies in the run.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Callable, Mapping
+
+import torch
+
+from kernels import PackedWeight, Workspace
+
+from . import block as blocks
+from .calibrate import find_calibration, model_hash
+from .families import Family, family_of, find, transformers_of
+from .linear import Group
+from .policy import Policy, needs_calibration
+from .records import Calibration
+from .refusals import CannotAttach, check_adapters, check_attachable, check_fused, check_hooks
+from .run import OWNER, Run, attachment_of, recorded
+
+KEEP = ("auto", "cpu", "device", "none")
+ADALN = ("w4a16", "stock")
+# Beside its packed weights a card also needs room for activations and the delta cache.
+_AUTO_SHARE = 0.25
+
+
+class Handle:
+    """An attached pipeline's quantized state, shared by all pipelines around the same transformers.
+
+    policy: what plain `pipe(...)` calls follow; None means stock. calibration: the (α, β) lines
+    that decide, or None. Both may be set at any time and hold from the next call on.
+    """
+
+    def __init__(self, pipe, family: Family, keep: str, adaln: str):
+        self.pipe, self.family, self.keep, self.adaln = pipe, family, keep, adaln
+        self.policy: Policy | None = None
+        self.calibration: Calibration | None = None
+        self.model_hash = model_hash(pipe)
+        self.name = Path(str(getattr(pipe, "name_or_path", "") or type(pipe).__name__)).name
+        self.groups: list[tuple[str, Group]] = []
+        self._workspace = Workspace()
+        self._undo: list[Callable[[], None]] = []
+        self._plain = threading.local()
+
+    @property
+    def attached(self) -> bool:
+        """Whether the pipeline is still quantized."""
+        return bool(self._undo)
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Bytes by part: "packed" weights, kept 16-bit "originals" (0 if dropped) and where they are."""
+        packed = sum(group.nbytes for _, group in self.groups)
+        originals = sum(group.kept_bytes for _, group in self.groups)
+        on_device = originals if self.keep == "device" else 0
+        return {"packed": packed, "originals": originals, "originals_on_device": on_device}
+
+    def packed(self) -> dict[str, PackedWeight]:
+        """The packed weights by "slot.path of the group's first linear", for saving."""
+        return {path: group.packed for path, group in self.groups}
+
+    def blocks(self, model: str) -> int:
+        """How many blocks the transformer in this slot has."""
+        return len(getattr(getattr(self.pipe, model), self.family.blocks))
+
+    def workspace(self) -> Workspace:
+        """Memory for unpacked weights: shared on a CPU, where it only ever holds what the weights
+        say; one per run on a GPU, where it is a scratch buffer."""
+        device = next(iter(transformers_of(self.pipe).values())).device
+        return self._workspace if device.type == "cpu" else Workspace()
+
+    def check(self, policy: Policy) -> None:
+        """Raise RuntimeError if `policy` needs 16-bit weights that were not kept."""
+        if policy.precision == "stock" and self.keep == "none":
+            raise RuntimeError(
+                "This policy runs the 16-bit weights, which were dropped (keep=\"none\"); choose a quantized policy, or "
+                "load the pipeline again and attach with keep=\"cpu\"."
+            )
+
+    def active(self) -> Run | None:
+        """The run that decides on this thread: the recorded one, else the plain one of `policy`."""
+        run = recorded(self)
+        if run is not None:
+            return run
+        policy = self.policy
+        if policy is None or (policy.precision == "stock" and not policy.tdc):
+            return None
+        run = getattr(self._plain, "run", None)
+        if run is None or run.policy is not policy or run.calibration is not self.calibration:
+            run = self._plain.run = Run(self, self.pipe, policy, self.calibration)
+        return run
+
+    def detach(self) -> None:
+        """Restore the stock pipeline: the same modules and weights as before attach.
+
+        Raises CannotAttach or RuntimeError, changing nothing, if the originals were dropped, a
+        run is being recorded, or hooks or adapters came later.
+        """
+        if not self.attached:
+            return
+        if self.keep == "none":
+            raise RuntimeError(
+                "The 16-bit weights were dropped (keep=\"none\"), so this pipeline cannot become stock again; load it anew."
+            )
+        if recorded(self) is not None:
+            raise RuntimeError("A run is being recorded on this thread; end it before you detach.")
+        for slot, model in transformers_of(self.pipe).items():
+            check_adapters(slot, model)
+            check_hooks(slot, model, "detach")
+        self._restore()
+
+    def _restore(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+        self.groups.clear()
+        self._workspace.clear()
+        self._plain = threading.local()
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("An attached pipeline cannot be copied or pickled; detach it first, or use engine.run.shell(pipe).")
+
+
+def attach(
+    pipe,
+    policy: Policy | None = None,
+    keep: str = "auto",
+    calibration: Calibration | None = None,
+    adaln: str = "w4a16",
+    progress: Callable[[int, int], None] | None = None,
+    packed: Mapping[str, PackedWeight] | None = None,
+) -> Handle:
+    """Pack the weights of `pipe` to NVFP4 and let its blocks and linears follow decisions.
+
+    policy: what plain `pipe(...)` calls follow; None leaves them stock, bit for bit.
+    keep: where the 16-bit originals go, for stock precision and detach: "device", "cpu", "none",
+        or "auto": the CPU, or the device if they take under a quarter of its free memory.
+    calibration: the predictor's lines; None looks beside the model and in the user's cache.
+    adaln: "w4a16" packs the AdaLN modulation linears too, "stock" leaves them alone.
+    progress: called as progress(done, total) while weights are packed.
+    packed: ready packed weights by `Handle.packed()` name, for packed checkpoints.
+
+    Attaching an attached pipeline returns its handle, with `policy` and `calibration` replaced
+    where given. Raises UnsupportedPipeline or CannotAttach (both ValueError) in one sentence,
+    with nothing changed.
+    """
+    _check_options(policy, keep, adaln)
+    handle = attachment_of(pipe)
+    if handle is None:
+        family = family_of(pipe)
+        check_fused(pipe, family)
+        check_attachable(pipe, family, packed is not None)
+        handle = Handle(pipe, family, _where(pipe, family, keep), adaln)
+        try:
+            _operate(handle, progress, packed or {})
+        except BaseException:
+            handle._restore()
+            raise
+        if keep == "none":
+            for _, group in handle.groups:
+                group.drop_originals()
+        handle.calibration = find_calibration(pipe, handle.model_hash)
+    elif (keep not in ("auto", handle.keep)) or adaln != handle.adaln:
+        raise CannotAttach(
+            f"This pipeline is attached already, with keep={handle.keep!r} and adaln={handle.adaln!r}; detach it before "
+            "attaching with other options."
+        )
+    if calibration is not None:
+        handle.calibration = calibration
+    if policy is not None:
+        handle.check(policy)
+        handle.policy = policy
+    return handle
+
+
+def _check_options(policy, keep: str, adaln: str) -> None:
+    if policy is not None and not isinstance(policy, Policy):
+        raise ValueError(f"policy must be a Policy, such as Policy.preset(\"sixbit\"), got {type(policy).__name__}.")
+    for name, value, allowed in (("keep", keep, KEEP), ("adaln", adaln, ADALN)):
+        if value not in allowed:
+            raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
+
+
+def _where(pipe, family: Family, keep: str) -> str:
+    if keep != "auto":
+        return keep
+    device = next(iter(transformers_of(pipe).values())).device
+    if device.type != "cuda":
+        return "cpu"
+    needed = sum(
+        linear.weight.numel() * linear.weight.element_size()
+        for model in transformers_of(pipe).values()
+        for _, _, _, linears, _ in _plan(family, "", model, "w4a16")
+        for linear in linears
+    )
+    free, _ = torch.cuda.mem_get_info(device)
+    return "device" if needed < _AUTO_SHARE * free else "cpu"
+
+
+def _plan(family: Family, slot: str, model, adaln: str) -> list[tuple]:
+    """(block index, path of the first linear, group name, linears, static) of all groups of a transformer."""
+    single = (*(family.adaln if adaln == "w4a16" else ()), *family.static)
+    wanted = [(name, paths, False) for name, paths in family.groups.items()]
+    wanted += [(path, (path,), True) for path in single]
+    found = []
+    for index, block in enumerate(getattr(model, family.blocks)):
+        for name, paths, static in wanted:
+            linears = [find(block, path) for path in paths]
+            if linears[0] is not None:
+                found.append((index, f"{slot}.{family.blocks}.{index}.{paths[0]}", name, linears, static))
+    return found
+
+
+def _operate(handle: Handle, progress, packed: Mapping[str, PackedWeight]) -> None:
+    family, slots = handle.family, transformers_of(handle.pipe)
+    plans = {slot: _plan(family, slot, model, handle.adaln) for slot, model in slots.items()}
+    total, done = sum(map(len, plans.values())), 0
+    for slot, model in slots.items():
+        for index, path, name, linears, static in plans[slot]:
+            group = Group(handle, slot, index, name, linears, static)
+            handle._undo.append(group.restore)
+            group.quantize(handle.keep, packed.get(path))
+            handle.groups.append((path, group))
+            done += 1
+            if progress is not None:
+                progress(done, total)
+        for index, block in enumerate(getattr(model, family.blocks)):
+            blocks.wrap(block, handle, slot, index, family.streams)
+            handle._undo.append(partial(blocks.unwrap, block))
+        _follow(handle, slot, model)
+    _shadow(handle, handle.pipe, "save_pretrained", _refuse_save)
+
+
+def _follow(handle: Handle, slot: str, model) -> None:
+    def enter(_, args, kwargs):
+        run = handle.active()
+        if run is not None:
+            run.enter(slot, kwargs)
+
+    def leave(*_):
+        run = handle.active()
+        if run is not None:
+            run.leave()
+
+    original = model.cache_context
+
+    @contextmanager
+    def cache_context(name, **kwargs):
+        run = handle.active()
+        if run is not None:
+            run.announce(name)
+        try:
+            with original(name, **kwargs):
+                yield
+        finally:
+            if run is not None:
+                run.announce(None)
+
+    for hook in (model.register_forward_pre_hook(enter, with_kwargs=True), model.register_forward_hook(leave)):
+        handle._undo.append(hook.remove)
+    _shadow(handle, model, "cache_context", cache_context)
+    _shadow(handle, model, "save_pretrained", _refuse_save)
+    _shadow(handle, model, OWNER, handle)
+
+
+def _shadow(handle: Handle, target, name: str, value) -> None:
+    absent = object()
+    before = target.__dict__.get(name, absent)
+
+    def undo():
+        if before is absent:
+            target.__dict__.pop(name)
+        else:
+            target.__dict__[name] = before
+
+    target.__dict__[name] = value
+    handle._undo.append(undo)
+
+
+def _refuse_save(*_, **__):
+    raise RuntimeError(
+        "This pipeline is attached, so stock diffusers could not load what it would save; call handle.detach() first, or "
+        "write a packed checkpoint with `python -m engine quantize SRC DST`."
+    )

@@ -1,0 +1,201 @@
+"""Fit the predictor: one line e₄ ≈ α·Γ(t−1) + β per layer group, by least squares on probe traces.
+
+The paper fits offline on calibration prompts and says nothing of groups where the line explains
+nothing. There the mean is the honest prediction: α = 0, β = mean of e₄, with the R² that the
+line would have had, so that a reader sees why. The sign of α is whatever it is.
+
+An unknown model's first run can be its FP16 reference, its probe and its calibration in one:
+record it with `probe=True`, fit, and the result is kept in the user's cache under a hash of the
+weights and the configuration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Callable, Iterable, Sequence
+
+import numpy as np
+
+from .families import transformers_of
+from .records import Calibration, CalibrationError, Coefficient
+from .trace import Trace
+
+LEAST_SAMPLES = 8
+LEAST_R2 = 0.05
+FILE_NAME = "calibration.json"
+_PICKED = 4
+
+
+def fit(traces: Trace | Iterable[Trace], model_hash: str = "") -> Calibration:
+    """The lines that explain the NVFP4 errors measured in probe traces.
+
+    traces: one or more traces recorded with `probe=True`, all of the same number of steps.
+    model_hash: names the weights (`engine.calibrate.model_hash`).
+
+    Raises ValueError if there is nothing to fit, a trace is no probe, or step counts differ.
+    """
+    traces = [traces] if isinstance(traces, Trace) else list(traces)
+    if not traces or not any(len(trace.layers) for trace in traces):
+        raise ValueError("There is nothing to fit: give at least one trace recorded with probe=True.")
+    if not all(trace.meta.probe for trace in traces):
+        raise ValueError("A trace without probe measurements cannot calibrate; record it with probe=True.")
+    steps = {int(trace.blocks["steps"].iloc[-1]) for trace in traces if len(trace.blocks)}
+    if len(steps) > 1:
+        raise ValueError(f"All traces of a calibration must have one step count, got {sorted(steps)}.")
+    pairs: dict[tuple[str, int, str], list[np.ndarray]] = {}
+    for trace in traces:
+        for key, points in _pairs(trace):
+            pairs.setdefault(key, []).append(points)
+    rows = {key: line(np.concatenate(points)) for key, points in pairs.items()}
+    guidance = next((trace.meta.guidance for trace in traces if trace.meta.guidance is not None), 0.0)
+    return Calibration(
+        model_hash=model_hash, steps=steps.pop(), guidance=float(guidance),
+        rows={key: found for key, found in rows.items() if found is not None},
+        prompts=sum(int(trace.blocks["call"].nunique()) for trace in traces), created_by="engine.calibrate",
+    )
+
+
+def line(points: np.ndarray) -> Coefficient | None:
+    """The fitted line through points (n, 2) = [Γ(t−1), e₄(t)], or the mean where a line explains
+    less than R² = 0.05 or there are fewer than 8 points; None without a finite point."""
+    points = points[np.isfinite(points).all(axis=1)]
+    count = len(points)
+    if count == 0:
+        return None
+    x, y = points[:, 0], points[:, 1]
+    mean, spread_x, spread_y = float(y.mean()), float(((x - x.mean()) ** 2).sum()), float(((y - y.mean()) ** 2).sum())
+    # Spreads below rounding are no spread; a slope through them would be noise over noise.
+    if spread_x <= 1e-12 * max(float((x**2).sum()), 1e-30) or spread_y <= 1e-12 * max(float((y**2).sum()), 1e-30):
+        return Coefficient(0.0, mean, 0.0, count)
+    covariance = float(((x - x.mean()) * (y - y.mean())).sum())
+    r2 = min(1.0, covariance**2 / (spread_x * spread_y))
+    if count < LEAST_SAMPLES or r2 < LEAST_R2:
+        return Coefficient(0.0, mean, r2, count)
+    alpha = covariance / spread_x
+    return Coefficient(alpha, mean - alpha * float(x.mean()), r2, count)
+
+
+def calibrate(
+    pipe,
+    prompts: Sequence[str],
+    *,
+    steps: int | None = None,
+    guidance: float | None = None,
+    seed: int = 0,
+    keep: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+    **arguments,
+) -> Calibration:
+    """Run each prompt once in 16 bits with all measurements on, and fit.
+
+    pipe: a diffusers pipeline, attached here if it is not. steps, guidance: the pipeline's own
+    defaults if None. seed: of the first prompt; the next ones count up. keep: also store the
+    result in the user's cache. progress: called as progress(done, total) after each model
+    evaluation. arguments: passed on to `pipe(...)`, such as height and num_frames.
+
+    The pipeline's handle uses the result from now on.
+    """
+    import torch
+
+    from .attach import attach
+    from .policy import Policy
+    from .run import record
+
+    if not prompts:
+        raise ValueError("Calibration needs at least one prompt, got none.")
+    handle = attach(pipe)
+    if steps is not None:
+        arguments["num_inference_steps"] = steps
+    if guidance is not None:
+        arguments["guidance_scale"] = guidance
+    arguments.setdefault("output_type", "latent")
+    seen = [0]
+
+    def on_step(record_) -> None:
+        seen[0] += 1
+        if progress is not None:
+            progress(seen[0], max(seen[0], record_.steps * len(prompts)))
+
+    with record(pipe, Policy.preset("fp16"), probe=True, on_step=on_step) as run:
+        for number, prompt in enumerate(prompts):
+            pipe(prompt, generator=torch.Generator().manual_seed(seed + number), **arguments)
+    run.describe(guidance=float(guidance if guidance is not None else getattr(pipe, "guidance_scale", 0.0)))
+    found = fit(run.trace, handle.model_hash)
+    if keep:
+        store(found)
+    handle.calibration = found
+    return found
+
+
+def find_calibration(pipe, known_hash: str) -> Calibration | None:
+    """The calibration that belongs to these weights: beside the model, else in the user's cache.
+
+    One that was fitted on other weights is passed over, and so is a damaged file.
+    """
+    folder = Path(str(getattr(pipe, "name_or_path", "") or ""))
+    for path in (folder / FILE_NAME, cache_path(known_hash)):
+        if path.is_file():
+            try:
+                found = Calibration.load(path)
+            except CalibrationError:
+                continue
+            if found.model_hash == known_hash:
+                return found
+    return None
+
+
+def store(calibration: Calibration) -> Path:
+    """Keep a calibration in the user's cache, where `attach` finds it by the model's hash."""
+    path = cache_path(calibration.model_hash)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    calibration.save(path)
+    return path
+
+
+def cache_path(known_hash: str) -> Path:
+    """Where the user's cache holds the calibration of the model with this hash."""
+    chosen = os.environ.get("SIXBIT_CACHE")
+    if chosen:
+        base = Path(chosen)
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home())) / "6bit-diffusion"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "6bit-diffusion"
+    return base / "calibrations" / f"{known_hash}.json"
+
+
+def model_hash(pipe) -> str:
+    """16 hex digits over the transformers' configurations and a sample of every weight.
+
+    Values are compared in bfloat16, so that the same checkpoint loaded as float32 or bfloat16
+    has one hash. Weights that are not loaded (meta) take part by name and shape only.
+    """
+    import torch
+
+    digest = hashlib.sha256()
+    for slot, model in transformers_of(pipe).items():
+        config = {name: value for name, value in model.config.items() if not name.startswith("_")}
+        digest.update(json.dumps([slot, type(model).__name__, config], sort_keys=True, default=str).encode())
+        picked = []
+        for name, parameter in model.named_parameters():
+            digest.update(f"{name}{tuple(parameter.shape)}".encode())
+            if not parameter.is_meta and parameter.numel():
+                flat = parameter.detach().reshape(-1)
+                places = torch.linspace(0, flat.numel() - 1, _PICKED, dtype=torch.float64).long()
+                picked.append(flat[places.to(flat.device)].to(torch.bfloat16))
+        if picked:
+            digest.update(torch.cat(picked).view(torch.int16).cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _pairs(trace: Trace) -> Iterable[tuple[tuple[str, int, str], np.ndarray]]:
+    keys = ["call", "model", "branch", "block"]
+    previous = trace.blocks[[*keys, "step", "gamma"]].copy()
+    previous["step"] += 1
+    joined = trace.layers.merge(previous, on=[*keys, "step"])
+    for (model, block, layer), rows in joined.groupby(["model", "block", "layer"], sort=False):
+        yield (str(model), int(block), str(layer)), rows[["gamma", "error_nvfp4"]].to_numpy(dtype=float)
