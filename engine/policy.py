@@ -99,7 +99,7 @@ def predict(alpha: Any, beta: Any, gamma: Any) -> Any:
 
 def purifies(policy: Policy, refreshed: Any, low_precision: Any, outlier_ratio: Any) -> Any:
     """PDR: a group of a refreshing block, at 4 or 8 bits, whose input has r above the threshold."""
-    return refreshed & low_precision & (outlier_ratio > policy.outlier_threshold) if policy.pdr else refreshed & False
+    return policy.pdr & refreshed & low_precision & (outlier_ratio > policy.outlier_threshold)
 
 
 def state_after_skip(state: BlockState) -> BlockState:

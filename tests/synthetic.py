@@ -4,13 +4,14 @@ The figures follow a trial on a small model: drift around .07–.12 for half of 
 over the steps, r > 25 mostly in the FFN's down projection, and e₄ that often falls as Γ rises.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from engine.records import Calibration, Coefficient
-from engine.trace import BLOCK_COLUMNS, LAYER_COLUMNS, Trace, TraceMeta, column
+from engine.policy import Policy, advance, plan, purify, signals_needed
+from engine.records import BlockState, Calibration, Coefficient
+from engine.trace import BLOCK_COLUMNS, LAYER_COLUMNS, Recorder, Trace, TraceMeta, column
 
 GROUPS = ("qkv", "out", "up", "down")
 _MACS = {"qkv": 3.0, "out": 1.0, "up": 4.0, "down": 4.0}
@@ -140,3 +141,39 @@ def _typed(values: dict, columns: dict) -> pd.DataFrame:
     rows = max(len(v) for v in values.values() if isinstance(v, (np.ndarray, list)))
     wide = {k: v if isinstance(v, (np.ndarray, list)) else [v] * rows for k, v in values.items()}
     return pd.DataFrame({name: column(wide[name], kind) for name, kind in columns.items()})
+
+
+def live_trace(
+    policy: Policy, blocks: int = 12, steps: int = 30, groups: tuple[str, ...] = GROUPS, seed: int = 0,
+    drawn: Signals | None = None, lines: Calibration | None = None, done: int | None = None,
+) -> Trace:  # fmt: skip
+    """A run as the live engine records it: decide, measure what the policy needs, advance; step by step.
+
+    `drawn` replaces the signals; `lines` the calibration; `done` < steps is a cancelled run.
+    """
+    drawn = drawn or signals(blocks, steps, groups, seed, gaps=policy.max_skips + 1)
+    blocks, groups = drawn.gamma.shape[1], drawn.groups
+    about = meta(policy.to_dict(), drawn, steps, seed)
+    about = about if lines is None else replace(about, calibration=lines)
+    needed = signals_needed(policy)
+    recorder, states = Recorder(about), [BlockState() for _ in range(blocks)]
+    found = [about.calibration.for_block("transformer", i) for i in range(blocks)]
+    coefficients = [{group: by_group.get(group) for group in groups} for by_group in found]
+    for step in range(steps if done is None else done):
+        for i, decision in enumerate(plan(policy, states, step, steps, coefficients)):
+            key = {"call": 0, "model": "transformer", "branch": "", "step": step, "block": i}
+            gamma = change = None
+            if not decision.skipped:
+                gamma = float(drawn.gamma[step, i]) if "gamma" in needed else None
+                if "delta_change" in needed and decision.gap:
+                    change = float(drawn.drift[decision.gap - 1, step, i])
+            for g, group in enumerate(groups):
+                ratio = float(drawn.outlier_ratio[step, i, g])
+                asked = "outlier_ratio" in needed and not decision.skipped
+                taken = purify(policy, decision, group, ratio) if asked else decision.groups[group]
+                recorder.layer(**key, layer=group, macs=macs(group), **taken.row())
+            recorder.block(**key, steps=steps, **decision.row(), timestep=float(999 * (1 - step / steps)),
+                           gamma=gamma, delta_change=change,
+                           milliseconds=0.5 if decision.skipped else 12.0 + i / 100)  # fmt: skip
+            states[i] = advance(policy, states[i], decision, gamma, change)
+    return recorder.trace()
