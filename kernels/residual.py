@@ -15,13 +15,10 @@ from typing import Callable, NamedTuple
 
 import torch
 
+from kernels import target
+from kernels.formats import E4M3_MAX, INT8_MAX, SMALLEST_AMAX
+
 DELTA_FORMATS = ("int8", "fp8", "bf16", "nvfp4")
-FP8_MAX = 448.0
-# A multiplication by the rounded reciprocal: CUDA and CPU divide by a constant differently.
-_INT8_STEP = 1.0 / 127.0
-_FP8_STEP = 1.0 / FP8_MAX
-# Below this a token's scale has no finite float32 reciprocal; such a token is stored as zeros.
-_SMALLEST_SCALE = 2.0**-126
 _CPU_CHUNK = 65536
 
 
@@ -82,12 +79,10 @@ def residual_delta(
     Raises ValueError for an unknown format, or shapes that do not fit together.
     """
     _check(x, y, cached, format)
-    from .target import probe
-
     # Nibble packing of a delta is the quantizer's own kernel; the fused pass stores whole bytes.
     byte_formats = format != "nvfp4" and (cached is None or cached.format != "nvfp4")
-    if byte_formats and probe(x.device).triton:
-        from .residual_triton import residual_delta_triton
+    if byte_formats and target.probe(x.device).triton:
+        from kernels.residual_triton import residual_delta_triton
 
         return residual_delta_triton(x, y, cached, format)
     return residual_delta_torch(x, y, cached, format=format)
@@ -103,10 +98,8 @@ def apply_delta(x: torch.Tensor, cached: CachedDelta) -> torch.Tensor:
             f"A cached delta of shape {tuple(cached.shape)} cannot be added to a stream of shape "
             f"{tuple(x.shape)}; drop the cache when batch or size change."
         )
-    from .target import probe
-
-    if cached.format != "nvfp4" and probe(x.device).triton:
-        from .residual_triton import apply_delta_triton
+    if cached.format != "nvfp4" and target.probe(x.device).triton:
+        from kernels.residual_triton import apply_delta_triton
 
         return apply_delta_triton(x, cached)
     return apply_delta_torch(x, cached)
@@ -155,7 +148,7 @@ def dequantize_delta(cached: CachedDelta, part: slice = slice(None)) -> torch.Te
     if cached.format == "bf16":
         return cached.codes[part].to(torch.float32, copy=True)
     if cached.format == "nvfp4":
-        from . import dequantize
+        from kernels.activations import dequantize
 
         values = dequantize(_as_activation(cached), torch.float32)
         return values.reshape(-1, cached.shape[-1])[part]
@@ -171,17 +164,16 @@ def _store(
     if format == "bf16":
         return CachedDelta(delta.to(torch.bfloat16), delta.new_empty(0), format, shape)
     if format == "nvfp4":
-        from . import quantize_nvfp4
+        from kernels.quantize_nvfp4 import quantize_nvfp4
 
         packed = quantize_nvfp4(delta, 1)
         return CachedDelta(packed.codes, packed.token_scale, format, shape, packed.scales)
-    step = _INT8_STEP if format == "int8" else _FP8_STEP
-    scale = absmax.mul_(step)
-    scale.masked_fill_(scale < _SMALLEST_SCALE, 0.0)
-    inverse = scale.reciprocal().masked_fill_(scale == 0.0, 0.0)
-    # A token with NaN or Inf keeps a NaN scale, so that what is read back is no number either.
+    top = float(INT8_MAX) if format == "int8" else E4M3_MAX
+    levels = delta.mul_((top / absmax.clamp_min(SMALLEST_AMAX))[:, None])
+    # A multiplication by the reciprocal: CUDA and CPU divide by a constant differently. A token
+    # with NaN or Inf keeps a NaN scale, so that what is read back is no number either.
+    scale = absmax.mul_(1.0 / top)
     scale.masked_fill_(scale.isinf(), float("nan"))
-    levels = delta.mul_(inverse[:, None])
     if format == "int8":
         codes = levels.round_().to(torch.int8)
     else:
@@ -197,7 +189,7 @@ def _join(parts: list[CachedDelta]) -> CachedDelta:
 
 
 def _as_activation(cached: CachedDelta):
-    from . import Nvfp4Activation
+    from kernels.activations import Nvfp4Activation
 
     empty = cached.scale.new_empty(0)
     return Nvfp4Activation(

@@ -1,0 +1,103 @@
+"""NVFP4 rounding inside a Triton kernel, by arithmetic on float bits.
+
+No hardware conversion is used: compute capability 8.0 has no E4M3 type, and Triton has no E2M1
+conversion before Blackwell. The rules are those of `kernels.quantize_nvfp4`, the definition.
+"""
+
+import triton
+import triton.language as tl
+
+_EXPONENT = tl.constexpr(0x7F800000)
+_SMALLEST_AMAX = tl.constexpr(1e-30)
+
+
+@triton.jit
+def encode_e4m3(x):
+    """E4M3 bits as int32 of float32 magnitudes 0 … 448, to nearest, ties to even.
+
+    A value keeps 3 mantissa bits, so it is a multiple of an eighth of its power of two, and of
+    2^-9 below 2^-6. Adding and subtracting 1.5·2^23 such units lets the adder round.
+    """
+    power = tl.maximum(x.to(tl.int32, bitcast=True) & _EXPONENT, 121 << 23)
+    magic = power.to(tl.float32, bitcast=True) * 1572864.0
+    rounded = (x + magic) - magic
+    normal = (rounded.to(tl.int32, bitcast=True) >> 20) - 960
+    return tl.where(rounded < 0.015625, (rounded * 512.0).to(tl.int32), normal)
+
+
+@triton.jit
+def decode_e4m3(bits):
+    """Float32 values of E4M3 bits (any integer type); 0x7F and 0xFF are NaN."""
+    bits = bits.to(tl.int32)
+    magnitude = bits & 0x7F
+    normal = ((magnitude << 20) + (120 << 23)).to(tl.float32, bitcast=True)
+    value = tl.where(magnitude < 8, magnitude.to(tl.float32) * 0.001953125, normal)
+    value = tl.where(magnitude == 0x7F, float("nan"), value)
+    return tl.where(bits > 0x7F, -value, value)
+
+
+@triton.jit
+def round_e2m1(magnitude):
+    """The nearest E2M1 magnitude, ties to the even code, above 6 to 6."""
+    power = magnitude.to(tl.int32, bitcast=True) & _EXPONENT
+    power = tl.minimum(tl.maximum(power, 127 << 23), 129 << 23)
+    magic = power.to(tl.float32, bitcast=True) * 6291456.0
+    return tl.minimum((magnitude + magic) - magic, 6.0)
+
+
+@triton.jit
+def encode_e2m1(rounded, negative):
+    """Codes 0 … 15 as int32 of E2M1 magnitudes; the code is a concave function of the magnitude."""
+    code = tl.minimum(tl.minimum(rounded * 2.0, rounded + 2.0), rounded * 0.5 + 4.0).to(tl.int32)
+    return tl.where(negative & (rounded > 0.0), code + 8, code)
+
+
+@triton.jit
+def decode_e2m1(codes):
+    """Float32 values of codes 0 … 15 (any integer type)."""
+    codes = codes.to(tl.int32)
+    magnitude = (codes & 7).to(tl.float32)
+    value = tl.maximum(tl.maximum(magnitude * 0.5, magnitude - 2.0), magnitude * 2.0 - 8.0)
+    return tl.where(codes > 7, -value, value)
+
+
+@triton.jit
+def nvfp4_row(z, WIDTH: tl.constexpr, FOUR_OVER_SIX: tl.constexpr):
+    """One rotated token in NVFP4.
+
+    z: float32 (WIDTH,), zero beyond the token's channels.
+    Returns packed codes uint8 (WIDTH/2,), the even channel in the low nibble; E4M3 bits uint8
+    (WIDTH/16,); the largest |z| and the token scale, both scalars.
+    """
+    TOP: tl.constexpr = 256.0 if FOUR_OVER_SIX else 448.0
+    blocks = tl.reshape(z, (WIDTH // 16, 16))
+    magnitude = tl.abs(blocks)
+    block_max = tl.max(magnitude, 1)
+    largest = tl.max(block_max, 0)
+    to_scale = tl.div_rn(1.0, tl.maximum(largest, _SMALLEST_AMAX)) * TOP
+    bits = encode_e4m3(block_max * to_scale)
+    rounded = _round_blocks(magnitude, bits, to_scale)
+    if FOUR_OVER_SIX:
+        wide = encode_e4m3(block_max * (to_scale * 1.5))
+        other = _round_blocks(magnitude, wide, to_scale)
+        aim = magnitude * (to_scale * 6.0)
+        better = _loss(other, wide, aim) < _loss(rounded, bits, aim)
+        bits = tl.where(better, wide, bits)
+        rounded = tl.where(better[:, None], other, rounded)
+    codes = encode_e2m1(rounded, blocks < 0.0)
+    low, high = tl.split(tl.reshape(codes, (WIDTH // 2, 2)))
+    packed = (low | (high << 4)).to(tl.uint8)
+    return packed, bits.to(tl.uint8), largest, largest * (1.0 / (6.0 * TOP))
+
+
+@triton.jit
+def _round_blocks(magnitude, bits, to_scale):
+    scale = decode_e4m3(bits)
+    factor = tl.where(scale == 0.0, 0.0, tl.div_rn(to_scale * 6.0, scale))
+    return round_e2m1(magnitude * factor[:, None])
+
+
+@triton.jit
+def _loss(rounded, bits, aim):
+    error = rounded * decode_e4m3(bits)[:, None] - aim
+    return tl.sum(error * error, 1)
