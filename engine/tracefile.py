@@ -15,10 +15,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from engine.files import known_fields, parse_object, write_atomic
-from engine.records import BLOCK_REASONS, DECIDED_BY, GROUP_REASONS, PRECISIONS, Calibration
+from engine.records import BLOCK_REASONS, DECIDED_BY, GROUP_REASONS, PRECISIONS, Calibration, CalibrationError
+from engine.settings import Policy, PolicyError
 from engine.trace import (
     BLOCK_COLUMNS,
     KEYS,
@@ -34,10 +36,11 @@ from engine.trace import (
 META_KEY = b"sixbit"
 META_LIMIT = 8_000_000
 NAME_LIMIT = 80
-UNPACKED_LIMIT = 2_000_000_000
+UNPACKED_LIMIT = 1_000_000_000
 
 _ARROW = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), list: pa.list_(pa.float64())}
 _KINDS = {"block": BLOCK_COLUMNS, "layer": LAYER_COLUMNS}
+_SCHEMA = {"row": pa.string(), **{n: _ARROW[t] for columns in _KINDS.values() for n, t in columns.items()}}
 _WORDS = {
     ("block", "reason"): BLOCK_REASONS,
     ("layer", "reason"): GROUP_REASONS,
@@ -72,9 +75,11 @@ def read(path: str | os.PathLike, max_bytes: int, max_rows: int) -> Trace:
     if size > max_bytes:
         raise TraceError(f"{name!r} is {size / 1e6:,.1f} MB, over the limit of {max_bytes / 1e6:,.1f} MB for a trace.")
     try:
-        with pq.ParquetFile(path, read_dictionary=_texts()) as file:
+        with pq.ParquetFile(path) as file:
             meta = _meta(file, name)
             _bounded(file, name, max_rows)
+        # Text is read as dictionaries, so that a small file cannot unpack into endless text.
+        with pq.ParquetFile(path, read_dictionary=[n for n, t in _SCHEMA.items() if t == pa.string()]) as file:
             table = file.read()
         return _trace(table, meta, name)
     except TraceError:
@@ -83,11 +88,6 @@ def read(path: str | os.PathLike, max_bytes: int, max_rows: int) -> Trace:
         raise TraceError(
             f"{name!r} is not a whole trace file: it is truncated, damaged or no Parquet file; save the trace again."
         ) from problem
-
-
-def _texts() -> list[str]:
-    """Text columns are read as dictionaries, so that a small file cannot unpack into endless text."""
-    return ["row", *{name for columns in _KINDS.values() for name, type_ in columns.items() if type_ is str}]
 
 
 def _meta(file: pq.ParquetFile, name: str) -> TraceMeta:
@@ -110,7 +110,12 @@ def meta_from_dict(values: dict) -> TraceMeta:
         if not _fits(field, value, getattr(default, field)):
             raise TraceError(f"The trace's description has an unusable {field} ({repr(value)[:40]}); record it again.")
     calibration = values.get("calibration")
-    return TraceMeta(**{**values, "calibration": Calibration.from_dict(calibration) if calibration else None})
+    try:
+        if values.get("policy"):
+            Policy.from_dict(values["policy"])
+        return TraceMeta(**{**values, "calibration": Calibration.from_dict(calibration) if calibration else None})
+    except (PolicyError, CalibrationError) as problem:
+        raise TraceError(f"The trace was recorded under impossible settings: {problem}") from problem
 
 
 def _fits(field: str, value: object, default: object) -> bool:
@@ -123,8 +128,8 @@ def _fits(field: str, value: object, default: object) -> bool:
     if isinstance(default, str):
         return isinstance(value, str) and len(value) <= 20_000
     if isinstance(default, dict):
-        numeric = field in ("seconds", "memory")
-        return isinstance(value, dict) and (not numeric or all(_number(v) for v in value.values()))
+        inner = {"seconds": _number, "memory": _number, "versions": lambda text: isinstance(text, str)}
+        return isinstance(value, dict) and all(map(inner.get(field, lambda _: True), value.values()))
     return (value is None and default is None) or _number(value)
 
 
@@ -139,11 +144,10 @@ def _bounded(file: pq.ParquetFile, name: str, max_rows: int) -> None:
     unpacked = sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups))
     if unpacked > UNPACKED_LIMIT:
         raise TraceError(f"{name!r} would unpack to {unpacked / 1e9:.1f} GB, over the limit for a trace.")
-    wanted = {"row", *BLOCK_COLUMNS, *LAYER_COLUMNS}
-    found = file.schema_arrow.names
-    if set(found) != wanted or len(found) != len(wanted):
-        odd = sorted(wanted.symmetric_difference(found))[:1] or ["a repeated one"]
-        raise TraceError(f"{name!r} does not have the columns of a trace (look at {odd[0][:40]!r}); record it again.")
+    found = [(field.name, field.type) for field in file.schema_arrow]
+    if sorted(found, key=str) != sorted(_SCHEMA.items(), key=str):
+        odd = next((title for title, type_ in found if _SCHEMA.get(title) != type_), "a missing or repeated one")
+        raise TraceError(f"{name!r} does not have the columns of a trace (look at {odd[:40]!r}); record it again.")
 
 
 def _trace(table: pa.Table, meta: TraceMeta, name: str) -> Trace:
@@ -166,17 +170,18 @@ def _frame(table: pa.Table, rows: np.ndarray, kind: str, name: str) -> pd.DataFr
             raise TraceError(f"{name!r} lacks values in the column {title!r}; record it again.")
         values = values.cast(_ARROW[type_])
         if type_ is list:
-            cells = values.to_pylist()
-            if any(c is not None and (len(c) != SAMPLE or not _finite(c)) for c in cells):
-                raise TraceError(f"{name!r} has a sample that is not {SAMPLE} finite numbers; record it again.")
-            columns[title] = column(cells, list)
+            columns[title] = column(_samples(values, name), list)
         else:
             columns[title] = column(values.to_pylist() if type_ is str else values.to_numpy(), type_)
     return pd.DataFrame(columns)
 
 
-def _finite(values: list) -> bool:
-    return all(value is not None and np.isfinite(value) for value in values)
+def _samples(values: pa.ChunkedArray, name: str) -> list:
+    inner = pc.list_flatten(values)
+    whole = pc.all(pc.equal(pc.list_value_length(values), SAMPLE), min_count=0).as_py()
+    if not whole or inner.null_count or not pc.all(pc.is_finite(inner), min_count=0).as_py():
+        raise TraceError(f"{name!r} has a sample that is not {SAMPLE} finite numbers; record it again.")
+    return values.to_pylist()
 
 
 def _words(values: pa.ChunkedArray, kind: str, title: str, name: str) -> pa.ChunkedArray:

@@ -102,13 +102,19 @@ def probe_trace(
     groups: tuple[str, ...] = GROUPS,
     seed: int = 0,
     branches: tuple[str, ...] = ("",),
+    drawn: Signals | None = None,
 ) -> Trace:
-    """A probe-mode trace of the stock model: everything computed, every signal measured, nothing decided."""
+    """A probe-mode trace of the stock model: everything computed, every signal measured, nothing decided.
+
+    `drawn` replaces the signals (of every branch).
+    """
     policy = {"precision": "stock", "tdc": False, "pdr": False}
-    tables = [_probe_tables(signals(blocks, steps, groups, seed + 1000 * b), name) for b, name in enumerate(branches)]
+    by_branch = [drawn or signals(blocks, steps, groups, seed + 1000 * b) for b in range(len(branches))]
+    steps = by_branch[0].gamma.shape[0]
+    tables = [_probe_tables(one, name) for one, name in zip(by_branch, branches, strict=True)]
     block_rows = pd.concat([first for first, _ in tables], ignore_index=True)
     layer_rows = pd.concat([second for _, second in tables], ignore_index=True)
-    return Trace(block_rows, layer_rows, meta(policy, signals(blocks, steps, groups, seed), steps, seed, probe=True))
+    return Trace(block_rows, layer_rows, meta(policy, by_branch[0], steps, seed, probe=True))
 
 
 def _probe_tables(drawn: Signals, branch: str) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -152,7 +158,7 @@ def live_trace(
     `drawn` replaces the signals; `lines` the calibration; `done` < steps is a cancelled run.
     """
     drawn = drawn or signals(blocks, steps, groups, seed, gaps=policy.max_skips + 1)
-    blocks, groups = drawn.gamma.shape[1], drawn.groups
+    (steps, blocks), groups = drawn.gamma.shape, drawn.groups
     about = meta(policy.to_dict(), drawn, steps, seed)
     about = about if lines is None else replace(about, calibration=lines)
     needed = signals_needed(policy)
