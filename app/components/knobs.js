@@ -1,0 +1,108 @@
+// Three knobs on the histograms of the signals they cut. A bar changes colour at once; the map follows from the server.
+const ORDER = ["error_threshold", "tdc_threshold", "outlier_threshold"];
+const SHOWN = ["fp16", "w4a4", "w4a8", "sixbit", "break"];
+const list = find(".knob-list"), presets = find(".presets"), draft = find(".draft"), line = find(".draft-line"), grid = find(".advanced-grid");
+const rows = {};
+let look = null, policy = null;
+
+const shows = (name, value) => (name === "outlier_threshold" ? `${+value.toFixed(1)} ×` : `${+(100 * value).toFixed(1)} %`);
+function row(name) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("class", "bars"); svg.setAttribute("preserveAspectRatio", "none"); svg.setAttribute("aria-hidden", "true");
+  const input = make("input", { type: "range", id: `knob-${name}`, "data-knob": name, "aria-describedby": `says-${name}` });
+  const value = make("output", { for: `knob-${name}` }), label = make("label", { for: `knob-${name}`, "data-t": `lab.knob.${name}` });
+  const says = make("p", { class: "fine says", id: `says-${name}` }), more = make("span", { class: "beyond" });
+  const node = make("div", { class: `knob ${name}` }, make("div", { class: "knob-top" }, label, value), make("div", { class: "dial" }, svg, input, more), says);
+  list.append(node);
+  input.addEventListener("input", () => {
+    const next = Number(input.value);
+    paint(name, next);
+    change({ [name]: next }, "");
+  });
+  return (rows[name] = { node, svg, input, value, says, more, bars: [] });
+}
+function paint(name, value) {
+  const part = rows[name];
+  part.value.textContent = shows(name, value);
+  part.input.setAttribute("aria-valuetext", shows(name, value));
+  const cut = (value / part.high) * part.bars.length;
+  part.bars.forEach((bar, i) => bar.setAttribute("class", i + 0.5 < cut ? "below" : "above"));
+}
+function fill(info) {
+  const part = rows[info.name] ?? row(info.name);
+  part.high = info.high;
+  const n = info.heights.length;
+  if (part.bars.length !== n || part.key !== info.key) {
+    part.key = info.key;
+    part.svg.setAttribute("viewBox", `0 0 ${n} 40`);
+    part.bars = info.heights.map((h, i) => {
+      const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+      const tall = h > 0 ? Math.max(0.8, h * 40) : 0.25;
+      for (const [k, v] of Object.entries({ x: i + 0.08, width: 0.84, y: 40 - tall, height: tall })) bar.setAttribute(k, v);
+      return bar;
+    });
+    part.svg.replaceChildren(...part.bars);
+  }
+  const { input } = part, active = document.activeElement === input && lab.dragging;
+  input.min = 0; input.max = info.high; input.step = info.name === "outlier_threshold" ? 0.5 : 0.001;
+  if (!active) { input.value = info.value; paint(info.name, info.value); } else paint(info.name, Number(input.value));
+  input.disabled = Boolean(info.off);
+  part.node.classList.toggle("off", Boolean(info.off));
+  part.says.textContent = info.says;
+  part.more.textContent = info.beyond ? `+${info.beyond} →` : "";
+}
+element.addEventListener("pointerdown", () => { lab.dragging = true; });
+window.addEventListener("pointerup", () => { lab.dragging = false; });
+
+function change(fields, preset) {
+  policy = { ...policy, ...fields };
+  lab.emit("look", { policy, preset });
+}
+function segment(name) {
+  return make("button", { type: "button", "data-preset": name, title: t(`lab.preset.${name}.what`), "aria-pressed": String(look?.preset === name),
+    onclick: () => lab.emit("look", { preset: name, policy: null }) }, t(`lab.preset.${name}`));
+}
+function heads() {
+  labels();
+  const others = (look?.presets ?? []).filter((name) => !SHOWN.includes(name));
+  const pick = make("select", { class: "more-presets", "aria-label": t("lab.presets.more"),
+    onchange: (event) => event.target.value && lab.emit("look", { preset: event.target.value, policy: null }) },
+    make("option", { value: "" }, t("lab.presets.more")), ...others.map((name) => make("option", { value: name, selected: look?.preset === name }, t(`lab.preset.${name}`))));
+  pick.classList.toggle("chosen", others.includes(look?.preset));
+  presets.replaceChildren(...SHOWN.map(segment), ...(others.length ? [pick] : []));
+  advanced();
+}
+const FIELDS = [
+  ["max_skips", 0, 6, 1], ["warmup_steps", 0, 20, 1], ["protect_last", 0, 20, 1],
+  ["gap", ["linear", "sqrt", "none"]], ["resume", ["int8", "last_gamma"]], ["precision", ["dynamic", "nvfp4", "int8", "w4a16", "stock"]],
+  ["tdc", true], ["pdr", true],
+];
+const RUN = [["steps", 2, 200, 1], ["guidance", 1, 20, 0.5], ["height", 16, 1088, 16], ["width", 16, 1920, 16], ["frames", 1, 161, 4]];
+function advanced() {
+  if (!policy || grid.contains(document.activeElement)) return;
+  const field = (name, spec, value, set) => {
+    const id = `adv-${name}`;
+    let control;
+    if (spec[1] === true) control = make("input", { type: "checkbox", id, onchange: (e) => set(e.target.checked) }), (control.checked = Boolean(value));
+    else if (Array.isArray(spec[1])) control = make("select", { id, onchange: (e) => set(e.target.value) }, ...spec[1].map((o) => make("option", { value: o, selected: o === value }, t(`lab.option.${o}`))));
+    else control = make("input", { type: "number", id, min: spec[1], max: spec[2], step: spec[3], value: value ?? "", placeholder: t("lab.advanced.default"), onchange: (e) => set(e.target.value === "" ? null : Number(e.target.value)) });
+    return make("div", { class: "field" }, make("label", { for: id }, t(`lab.field.${name}`)), control, make("p", { class: "fine" }, t(`lab.field.${name}.what`)));
+  };
+  grid.replaceChildren(
+    ...FIELDS.map((spec) => field(spec[0], spec, policy[spec[0]], (v) => v !== null && change({ [spec[0]]: v }, ""))),
+    make("h3", {}, t("lab.advanced.run")),
+    ...RUN.map((spec) => field(spec[0], spec, lab.state[spec[0]], (v) => { lab.state[spec[0]] = v; lab.emit("estimate", {}); })),
+  );
+}
+lab.on("knobs", (next) => {
+  look = next; policy = { ...next.policy };
+  for (const name of ORDER) fill(next.knobs.find((k) => k.name === name));
+  draft.hidden = !next.draft; line.textContent = next.draft ?? "";
+  find(".band").textContent = next.band ?? "";
+  heads();
+});
+find(".run-draft").addEventListener("click", () => lab.emit("go", { draft: true }));
+find(".undo").addEventListener("click", () => lab.emit("look", { preset: null, policy: null, undo: true }));
+lab.on("busy", (busy) => { find(".run-draft").disabled = busy; });
+lab.on("lang", heads);
+heads();

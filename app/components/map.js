@@ -1,0 +1,190 @@
+// The map, drawn by Plotly.react into one node that is never replaced, so that zoom and focus survive every update.
+const frameNode = find(".plot-frame"), plot = find(".plot"), tip = find(".tip"), live = find("[aria-live]");
+const legend = find(".legend"), versus = find(".versus-pick"), which = find(".which-pick"), note = find(".map-note");
+const tableFrame = find(".table-frame"), tableButton = find(".as-table"), unzoom = find(".unzoom");
+const coarsePointer = matchMedia("(pointer: coarse)").matches;
+let data = null, cells = null, cursor = null, column = null, wired = false, pinned = null, range = null, level = "";
+
+function library() {
+  return (lab.plotly ??= new Promise((ready, fail) => {
+    if (window.Plotly) return ready(window.Plotly);
+    const script = make("script", { src: lab.file(props.plotly) });
+    script.onload = () => ready(window.Plotly);
+    script.onerror = () => fail(new Error("plotly"));
+    document.head.append(script);
+  }));
+}
+const dark = () => document.body.classList.contains("dark") || document.documentElement.classList.contains("dark");
+function themed(value) {
+  if (!dark()) return value;
+  if (typeof value === "string") return props.dark[value] ?? value;
+  if (Array.isArray(value)) return value.map(themed);
+  if (value && typeof value === "object" && !ArrayBuffer.isView(value)) {
+    return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, k === "bdata" ? v : themed(v)]));
+  }
+  return value;
+}
+const ink = () => getComputedStyle(element).getPropertyValue("--ink").trim() || "#1d2130";
+function box(block, step, grow = 0) {
+  const h = 0.5 - 0.03 + grow;
+  return { x: [step - h, step + h, step + h, step - h, step - h], y: [block - h, block - h, block + h, block + h, block - h] };
+}
+const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+const at = (codes, block, step) => codes[block * data.steps + step];
+
+function levelNow() {
+  const height = frameNode.clientHeight - 34, width = frameNode.clientWidth - 40;
+  const [x0, x1] = range?.x ?? [-0.5, data.steps - 0.5], [y0, y1] = range?.y ?? [data.blocks.length - 0.5, -0.5];
+  return width / Math.abs(x1 - x0) >= 10 && height / Math.abs(y1 - y0) >= 13 ? "fine" : "coarse";
+}
+async function draw() {
+  if (!data) return;
+  const Plotly = await library();
+  const rows = data.blocks.length || 12;
+  const wide = frameNode.clientWidth > 620;
+  frameNode.style.height = `${Math.min(640, Math.max(220, rows * (rows > 20 ? 13.6 : wide ? 25 : 20))) + 38}px`;
+  level = levelNow();
+  const figure = themed(data[level]);
+  const traces = [...figure.data];
+  if (cursor && data.blocks.length) {
+    traces.push({ type: "scatter", mode: "lines", hoverinfo: "skip", line: { color: themed("#FFFFFF"), width: 5 }, ...box(cursor.block, cursor.step) });
+    traces.push({ type: "scatter", mode: "lines", hoverinfo: "skip", line: { color: ink(), width: 2.5 }, ...box(cursor.block, cursor.step) });
+  }
+  const shapes = column == null || column < 0 || column >= data.steps ? [] : [{
+    type: "rect", xref: "x", yref: "paper", x0: column - 0.5, x1: column + 0.5, y0: 0, y1: 1, line: { width: 1.5, color: themed("#E4570B") }, layer: "above",
+  }];
+  const layout = { ...figure.layout, shapes, dragmode: coarsePointer ? false : "zoom", autosize: true, height: frameNode.clientHeight };
+  layout.font = { ...layout.font, family: getComputedStyle(element).fontFamily };
+  layout.xaxis = { ...layout.xaxis, fixedrange: coarsePointer }; layout.yaxis = { ...layout.yaxis, fixedrange: coarsePointer };
+  await Plotly.react(plot, traces, layout, { displayModeBar: false, responsive: false, doubleClick: "reset", showTips: false });
+  element.dataset.drawn = String(Number(element.dataset.drawn || 0) + 1);
+  element.dataset.level = level; element.dataset.seen = data.id ?? "";
+  if (!wired) wire(Plotly);
+}
+let asked = false;
+function redraw() {
+  if (asked) return;
+  asked = true;
+  requestAnimationFrame(() => { asked = false; draw().catch(() => { note.hidden = false; note.textContent = t("lab.map.broken"); }); });
+}
+function wire(Plotly) {
+  wired = true;
+  plot.on("plotly_relayout", (change) => {
+    if ("xaxis.range[0]" in change || "yaxis.range[0]" in change) {
+      const full = plot._fullLayout;
+      range = { x: full.xaxis.range.slice(), y: full.yaxis.range.slice() };
+    } else if (change["xaxis.autorange"] || change["yaxis.autorange"] || "xaxis.range" in change) range = null;
+    else return;
+    unzoom.hidden = !range;
+    if (levelNow() !== level) redraw();
+  });
+  plot.on("plotly_doubleclick", () => { range = null; unzoom.hidden = true; redraw(); });
+  new ResizeObserver(() => { if (frameNode.clientWidth) { Plotly.Plots.resize(plot); if (data && levelNow() !== level) redraw(); } }).observe(frameNode);
+  new MutationObserver(redraw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+}
+function cellAt(event) {
+  const full = plot._fullLayout;
+  if (!full || !data) return null;
+  const area = plot.getBoundingClientRect(), { _offset: left } = full.xaxis, { _offset: top } = full.yaxis;
+  const step = Math.round(full.xaxis.p2d(event.clientX - area.left - left)), block = Math.round(full.yaxis.p2d(event.clientY - area.top - top));
+  return step < 0 || block < 0 || step >= data.steps || block >= data.blocks.length ? null : { block, step };
+}
+const word = (code) => ["", "–", "4", "8", "16", "16", "16", "?"][code] ?? "";
+function spoken({ block, step }) {
+  const head = t("lab.map.cell", { block: data.blocks[block], step: step + 1 });
+  if (!cells) return head;
+  const codes = data.groups.map((_, g) => cells[(block * data.steps + step) * data.groups.length + g]);
+  if (!codes.length || codes[0] === 0) return `${head}: ${t("lab.map.pending")}`;
+  const what = codes[0] === 1 ? t("lab.map.skipped") : data.groups.map((name, g) => `${name} ${word(codes[g])}`).join(" · ");
+  const reason = data.reasons.names[at(data.reasons.decoded, block, step)] ?? "";
+  return `${head}: ${what}${reason ? ` (${reason})` : ""}`;
+}
+// Plotly covers the page while a button is down, so a click is recognised from its two ends.
+let down = null;
+frameNode.addEventListener("pointerdown", (event) => { down = event.isPrimary ? [event.clientX, event.clientY] : null; }, true);
+window.addEventListener("pointerup", (event) => {
+  const from = down; down = null;
+  if (!from || Math.hypot(event.clientX - from[0], event.clientY - from[1]) > 5) return;
+  const cell = cellAt(event);
+  if (cell) { move(cell, true); frameNode.focus({ preventScroll: true }); }
+}, true);
+frameNode.addEventListener("pointermove", (event) => {
+  const cell = cellAt(event);
+  tip.hidden = !cell || event.buttons > 0;
+  if (tip.hidden) return;
+  tip.textContent = spoken(cell);
+  const area = frameNode.getBoundingClientRect(), x = event.clientX - area.left, y = event.clientY - area.top;
+  tip.style.left = `${Math.max(4, Math.min(x + 14, area.width - tip.offsetWidth - 4))}px`;
+  tip.style.top = `${y + 18 + tip.offsetHeight > area.height ? y - tip.offsetHeight - 10 : y + 18}px`;
+});
+frameNode.addEventListener("pointerleave", () => { tip.hidden = true; });
+function move(cell, pin) {
+  cursor = cell; column = cell.step; redraw();
+  live.textContent = spoken(cell);
+  if (pin) { pinned = cell; explain(); lab.emit("step", { step: cell.step + 1, from: "map" }); }
+}
+function explain() { if (pinned) lab.emit("pin", { block: pinned.block, step: pinned.step }); }
+frameNode.addEventListener("keydown", (event) => {
+  if (!data?.blocks.length) return;
+  const by = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -1e6], End: [0, 1e6] }[event.key];
+  const from = cursor ?? { block: 0, step: -1 };
+  if (by) {
+    event.preventDefault();
+    const clamp = (value, top) => Math.max(0, Math.min(top, value));
+    move({ block: clamp(from.block + by[0], data.blocks.length - 1), step: clamp(from.step + by[1], data.steps - 1) }, false);
+  } else if ((event.key === "Enter" || event.key === " ") && cursor) { event.preventDefault(); move(cursor, true); }
+  else if (event.key === "Escape") { cursor = null; redraw(); }
+});
+for (const b of element.querySelectorAll("[data-view]")) {
+  b.addEventListener("click", () => { lab.emit("look", { view: b.dataset.view }); });
+}
+function options(select, entries, value) {
+  select.replaceChildren(...entries.map(([key, label]) => make("option", { value: key, selected: key === value }, label)));
+}
+versus.addEventListener("change", () => lab.emit("look", { versus: versus.value }));
+which.addEventListener("change", () => lab.emit("look", { which: which.value }));
+unzoom.addEventListener("click", () => {
+  range = null; unzoom.hidden = true;
+  window.Plotly.relayout(plot, { "xaxis.range": [-0.5, data.steps - 0.5], "yaxis.range": [data.blocks.length - 0.5, -0.5] });
+});
+tableButton.addEventListener("click", () => {
+  tableFrame.hidden = !tableFrame.hidden; tableButton.setAttribute("aria-expanded", String(!tableFrame.hidden)); table();
+});
+function table() {
+  if (tableFrame.hidden || !data || !cells) return;
+  const G = data.groups.length, head = make("tr", {}, make("th", { scope: "col" }, t("lab.map.block")));
+  for (let s = 0; s < data.steps; s++) head.append(make("th", { scope: "col" }, String(s + 1)));
+  const rows = data.blocks.map((name, b) => {
+    const row = make("tr", {}, make("th", { scope: "row" }, String(name)));
+    for (let s = 0; s < data.steps; s++) {
+      const codes = Array.from(cells.subarray((b * data.steps + s) * G, (b * data.steps + s + 1) * G));
+      row.append(make("td", {}, codes[0] === 1 ? "–" : codes.map(word).join(" ")));
+    }
+    return row;
+  });
+  tableFrame.replaceChildren(make("table", {}, make("caption", {}, t("lab.map.caption", { groups: data.groups.join(", ") })), make("thead", {}, head), make("tbody", {}, ...rows)));
+}
+function headings() {
+  labels();
+  for (const b of element.querySelectorAll("[data-view]")) b.setAttribute("aria-pressed", String(b.dataset.view === (data?.view ?? "decision")));
+  options(versus, (data?.versus ?? ["draft"]).map((k) => [k, t(`lab.versus.${k}`)]), data?.against ?? "draft");
+  which.parentElement.hidden = (data?.whiches ?? []).length < 2;
+  options(which, (data?.whiches ?? []).map((k) => [k, k]), data?.which);
+  legend.replaceChildren(...(data?.legend ?? []).map(([key, colour, kind]) =>
+    make("li", {}, make("i", { class: kind, style: kind === "outline" || kind === "dotted" ? `border-color:${themed(colour)}` : `background:${themed(colour)}` }), t(key))));
+  if (data?.scale) legend.append(make("li", { class: "scale" }, "0", make("i", { class: "ramp", style: `background:linear-gradient(90deg,${props.ramp.map(themed).join(",")})` }), data.scale));
+  note.textContent = data?.note ?? ""; note.hidden = !note.textContent;
+  table();
+}
+lab.on("map", (next) => {
+  const other = !data || data.steps !== next.steps || data.blocks.length !== next.blocks.length;
+  data = next;
+  if (other) { cursor = pinned = null; range = null; unzoom.hidden = true; }
+  cells = bytes(next.cells); data.reasons.decoded = bytes(next.reasons.codes);
+  headings(); redraw();
+  if (pinned) explain();
+});
+lab.on("step", (event) => { if (event.from !== "map") { column = event.step - 1; redraw(); } }, false);
+lab.on("lang", headings);
+new MutationObserver(headings).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+headings();

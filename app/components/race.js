@@ -1,0 +1,198 @@
+// Two clips on two canvases, driven by one clock and one frame counter. Canvases are never replaced or resized while
+// they play, and a sheet is drawn only once it is decoded: so no frame is ever blank.
+const SIZE = 384;
+const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+const panes = {};
+for (const key of ["a", "b"]) {
+  const node = find(`[data-pane="${key}"]`);
+  const canvas = node.querySelector("canvas");
+  canvas.width = SIZE; canvas.height = SIZE;
+  panes[key] = { key, node, canvas, ctx: canvas.getContext("2d"), sheets: new Map(), final: null, step: 0, total: 0,
+                 seconds: 0, times: null, state: "idle", label: "", ticks: [] };
+}
+const scrub = find(".scrub"), play = find(".play"), stepLabel = find(".step-label"), divider = find(".divider");
+let fps = 8, playing = !still, frame = 0, lastTick = 0, carried = 0, run = null, mode = "idle", view = "side";
+let follow = true, at = 0, recordedFrom = 0, speed = 1, split = 0.5, race = null;
+
+function blank(pane) {
+  const { ctx } = pane, paint = ctx.createLinearGradient(0, 0, 0, SIZE);
+  paint.addColorStop(0, "#39405a"); paint.addColorStop(1, "#6d7690");
+  ctx.fillStyle = paint; ctx.fillRect(0, 0, SIZE, SIZE);
+}
+async function decode(sheet) {
+  const image = new Image();
+  image.decoding = "async";
+  image.src = sheet.src ?? lab.file(sheet.path);
+  await image.decode();
+  return { ...sheet, image };
+}
+function reset(id) {
+  run = id; follow = true; at = 0; race = null;
+  for (const pane of Object.values(panes)) {
+    Object.assign(pane, { sheets: new Map(), final: null, step: 0, seconds: 0, times: null, state: "waiting", ticks: [], note: "" });
+  }
+}
+// the sheet that shows a pane at a step: the newest one not after it
+function sheetAt(pane, step) {
+  if (pane.sheets.recorded) {
+    return step > 0 ? { ...pane.sheets.recorded, row: Math.min(step, pane.times.length) - 1 } : null;
+  }
+  for (let s = step; s > 0; s--) if (pane.sheets.has(s)) return pane.sheets.get(s);
+  return null;
+}
+function shown(pane) {
+  const done = pane.state === "done";
+  if (follow) return done && pane.final ? pane.final : sheetAt(pane, pane.step) ?? pane.old;
+  return at > pane.total && pane.final ? pane.final : sheetAt(pane, Math.min(at, pane.total)) ?? pane.old;
+}
+function paint(ctx, sheet, clip = SIZE) {
+  const index = frame % sheet.n, { w, h } = sheet;
+  const scale = Math.min(SIZE / w, SIZE / h), dw = w * scale, dh = h * scale;
+  if (dw < SIZE || dh < SIZE) { ctx.fillStyle = "#14161c"; ctx.fillRect(0, 0, clip, SIZE); }
+  ctx.imageSmoothingQuality = "high";
+  ctx.save();
+  if (clip < SIZE) { ctx.beginPath(); ctx.rect(0, 0, clip, SIZE); ctx.clip(); }
+  ctx.drawImage(sheet.image, index * w, (sheet.row || 0) * h, w, h, (SIZE - dw) / 2, (SIZE - dh) / 2, dw, dh);
+  ctx.restore();
+}
+function draw() {
+  const sheets = { a: shown(panes.a), b: shown(panes.b) };
+  for (const key of ["a", "b"]) {
+    if (sheets[key]) { paint(panes[key].ctx, sheets[key]); panes[key].old = sheets[key]; }
+  }
+  const { ctx, canvas } = panes.b;
+  if (!sheets.a || !sheets.b || view === "side") return;
+  if (view === "wipe") {
+    paint(ctx, sheets.a, SIZE * split);
+    ctx.fillStyle = "#ffffff"; ctx.fillRect(SIZE * split - 1.5, 0, 3, SIZE);
+  } else {
+    ctx.globalCompositeOperation = "difference";
+    paint(ctx, sheets.a);
+    ctx.globalCompositeOperation = "lighter";       // adding the picture to itself twice: differences times four
+    ctx.drawImage(canvas, 0, 0); ctx.drawImage(canvas, 0, 0);
+    ctx.globalCompositeOperation = "source-over";
+  }
+}
+function advance(now) {
+  if (mode !== "recorded" || !race) return;
+  const time = ((now - recordedFrom) / 1000) * speed;
+  let running = false;
+  for (const pane of Object.values(panes)) {
+    if (!pane.times || pane.state === "done") continue;
+    let step = pane.step;
+    while (step < pane.times.length && pane.times[step] <= time) step++;
+    const over = time >= pane.whole;
+    pane.seconds = Math.min(time, pane.whole);
+    pane.step = step;
+    pane.state = over ? "done" : step >= pane.total ? "decoding" : "running";
+    running ||= !over;
+    status(pane);
+  }
+  if (follow) scrubTo(Math.max(panes.a.step, panes.b.step));
+  if (!running && !race.over) { race.over = true; find(".again").hidden = false; }
+}
+function tick(now) {
+  requestAnimationFrame(tick);
+  if (!element.isConnected) return;
+  const passed = Math.min(now - lastTick, 250); lastTick = now;
+  if (playing) {
+    carried += passed;
+    const due = Math.floor((carried * fps) / 1000);
+    if (due) { carried -= (due * 1000) / fps; frame += due; }
+  }
+  advance(now);
+  draw();
+}
+function status(pane) {
+  const { node, step, total, seconds, state } = pane;
+  node.querySelector(".name").textContent = pane.label;
+  const clock = total ? `${Math.min(step, total)}/${total} · ${seconds.toFixed(1)} s` : "";
+  node.querySelector(".clock").textContent = clock;
+  const bar = node.querySelector(".bar");
+  bar.firstElementChild.style.width = `${total ? (100 * step) / total : 0}%`;
+  bar.setAttribute("aria-valuenow", step); bar.setAttribute("aria-valuemax", total || 1);
+  bar.setAttribute("aria-label", t("lab.race.progress", { name: pane.label }));
+  const badge = node.querySelector(".badge");
+  const word = { waiting: t("lab.race.waiting"), decoding: t("lab.race.decoding"), stopped: t("lab.race.stopped") }[state];
+  badge.textContent = pane.note || word || ""; badge.hidden = !badge.textContent;
+}
+function ticks(pane) {
+  const list = pane.node.querySelector(".ticks");
+  list.replaceChildren(...pane.ticks.map((tick) =>
+    make("li", { class: tick.ok ? "yes" : "no" }, make("span", { "aria-hidden": "true" }, tick.ok ? "✓ " : "✗ "), t(`lab.word.${tick.word.replaceAll(" ", "_")}`) || tick.word,
+         make("span", { class: "sr" }, tick.ok ? t("lab.race.right") : t("lab.race.wrong")))));
+  find(".readback").hidden = !Object.values(panes).some((p) => p.ticks.length);
+}
+function scrubTo(step) {
+  const total = Math.max(panes.a.total, panes.b.total);
+  scrub.max = String(total + 1); scrub.disabled = !total;
+  scrub.value = String(follow && Object.values(panes).every((p) => p.state === "done") ? total + 1 : step);
+  const value = Number(scrub.value);
+  const words = value > total ? t("lab.race.finished") : t("lab.race.step", { step: value, total });
+  if (stepLabel.textContent !== words) stepLabel.textContent = total ? words : "";
+  scrub.setAttribute("aria-valuetext", words);
+}
+function pick(step) {
+  follow = step > Math.max(panes.a.total, panes.b.total); at = step;
+  scrubTo(step); draw();
+}
+function buttons() {
+  play.textContent = playing ? "❚❚" : "▶";
+  play.setAttribute("aria-label", t(playing ? "lab.race.pause" : "lab.race.play"));
+  for (const b of element.querySelectorAll("[data-view]")) b.setAttribute("aria-pressed", String(b.dataset.view === view));
+  divider.hidden = view !== "wipe";
+}
+async function recorded(data) {
+  reset(data.run); mode = "recorded"; fps = data.fps; speed = data.speed || 1; race = { over: false };
+  const mine = race;
+  for (const [key, given] of Object.entries(data.panes)) {
+    const pane = panes[key];
+    Object.assign(pane, { label: given.label, total: given.times.length, times: given.times, whole: given.seconds, ticks: [] });
+    pane.node.hidden = false; status(pane); ticks(pane);
+  }
+  find(".note").textContent = data.note || "";
+  await Promise.all(Object.entries(data.panes).map(async ([key, given]) => {
+    const pane = panes[key];
+    const [steps, final] = await Promise.all([decode(given.sheet), decode(given.final)]);
+    if (race !== mine) return;
+    pane.sheets.recorded = steps; pane.final = final; pane.ticks = given.ticks || []; ticks(pane);
+  }));
+  if (race === mine) restart();
+}
+function restart() {
+  recordedFrom = performance.now(); follow = true; race.over = false; find(".again").hidden = true;
+  for (const pane of Object.values(panes)) { pane.step = 0; pane.state = "running"; }
+  if (still) recordedFrom -= 1e9;
+}
+async function live(data) {
+  if (data.run !== run) { reset(data.run); mode = "live"; find(".again").hidden = true; }
+  fps = data.fps || fps;
+  find(".note").textContent = data.note || "";
+  for (const key of ["a", "b"]) {
+    const given = data.panes[key], pane = panes[key];
+    if (!given) { pane.node.hidden = true; continue; }
+    pane.node.hidden = false;
+    const { sheet, final, ...rest } = given;
+    Object.assign(pane, rest);
+    if (sheet) decode(sheet).then((ready) => { if (run === data.run) pane.sheets.set(sheet.step, ready); }).catch(() => {});
+    if (final) decode(final).then((ready) => { if (run === data.run) pane.final = ready; }).catch(() => {});
+    status(pane);
+    if (given.ticks) ticks(pane);
+  }
+  if (follow) scrubTo(Math.max(panes.a.step, panes.b.step));
+}
+scrub.addEventListener("input", () => { pick(Number(scrub.value)); lab.emit("step", { step: Number(scrub.value), from: "race" }); });
+play.addEventListener("click", () => { playing = !playing; buttons(); });
+find(".again").addEventListener("click", () => race && restart());
+divider.addEventListener("input", () => { split = Number(divider.value) / 100; });
+for (const b of element.querySelectorAll("[data-view]")) b.addEventListener("click", () => { view = b.dataset.view; buttons(); });
+panes.b.canvas.addEventListener("pointermove", (event) => {
+  if (view !== "wipe" || !(event.buttons || event.pointerType === "mouse")) return;
+  const box = panes.b.canvas.getBoundingClientRect();
+  split = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)); divider.value = String(split * 100);
+});
+lab.on("step", (data) => { if (data.from !== "race") pick(data.step); }, false);
+lab.on("race", (data) => (data.recorded ? recorded(data) : live(data)).catch((error) => lab.say(t("lab.race.broken"), "bad")));
+lab.on("lang", () => { labels(); buttons(); Object.values(panes).forEach((p) => { status(p); ticks(p); }); scrubTo(Number(scrub.value)); });
+Object.values(panes).forEach(blank); labels(); buttons();
+requestAnimationFrame(tick);

@@ -1,0 +1,60 @@
+// Recorded races, code, link, downloads, opening a file, and the model.
+const code = find(".code"), runs = find(".runs-pick"), picker = find(".picker"), says = find(".model-says"), field = find("#model-in");
+let about = null, name = props.model_name || "";
+async function save(kind) {
+  const found = await lab.call("take", { kind, policy: lab.state.policy, source: lab.state.source });
+  if (!found) return;
+  const raw = Uint8Array.from(atob(found.data), (c) => c.charCodeAt(0));
+  const link = make("a", { href: URL.createObjectURL(new Blob([raw], { type: found.type })), download: found.name });
+  document.body.append(link); link.click(); link.remove();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+}
+async function copy(text, button) {
+  try { await navigator.clipboard.writeText(text); }
+  catch { const area = make("textarea", {}); area.value = text; document.body.append(area); area.select(); document.execCommand("copy"); area.remove(); }
+  const old = button.textContent; button.textContent = t("lab.take.copied");
+  setTimeout(() => { button.textContent = old; }, 1500);
+}
+async function python() {
+  if (code.hidden) return;
+  const found = await lab.call("python", { policy: lab.state.policy, source: lab.state.source });
+  if (found) code.querySelector("code").textContent = found.code;
+}
+for (const b of element.querySelectorAll("[data-file]")) b.addEventListener("click", () => save(b.dataset.file));
+find('[data-do="python"]').addEventListener("click", (event) => { code.hidden = !code.hidden; event.target.setAttribute("aria-expanded", String(!code.hidden)); python(); });
+find('[data-do="link"]').addEventListener("click", (event) => copy(lab.link(), event.target));
+find(".copy").addEventListener("click", (event) => copy(code.querySelector("code").textContent, event.target));
+find('[data-do="open"]').addEventListener("click", () => picker.click());
+picker.addEventListener("change", async () => {
+  const file = picker.files[0]; picker.value = "";
+  if (!file) return;
+  if (file.size > props.upload_bytes) return lab.say(t("lab.take.too_big", { limit: Math.round(props.upload_bytes / 1e6), size: Math.ceil(file.size / 1e6) }), "bad");
+  try {
+    const { path } = await upload(file);
+    const found = await lab.call("opened", { path, name: file.name, source: lab.state.source });
+    if (!found) return;
+    lab.say(t("lab.take.opened", { name: file.name }));
+    lab.emit("look", found.policy ? { policy: found.policy, preset: "" } : { versus: found.versus, source: found.source ?? lab.state.source, policy: found.source ? null : lab.state.policy, preset: null });
+  } catch { lab.say(t("lab.status.unreachable"), "bad"); }
+});
+function heads() {
+  labels();
+  const own = about && !props.recordings.some(([key]) => key === about.key);
+  runs.replaceChildren(...(own ? [make("option", { value: about.key, selected: true }, about.title)] : []),
+    ...props.recordings.map(([key, title]) => make("option", { value: key, selected: about?.key === key }, title)));
+  runs.parentElement.hidden = !runs.options.length;
+  find("#model-list").replaceChildren(...props.models.map((m) => make("option", { value: m })));
+  find(".model-name").textContent = name || t("lab.model.embedded");
+}
+runs.addEventListener("change", () => lab.open(runs.value).then((answer) => { if (answer) lab.emit("ask", answer.ask); }));
+find(".check").addEventListener("click", async () => { const found = await lab.call("fits", { model: field.value }); if (found) says.textContent = found.sentence; });
+find(".load").addEventListener("click", async () => {
+  says.textContent = t("lab.status.loading");
+  const found = await lab.call("load", { model: field.value });
+  says.textContent = found ? found.sentence : "";
+  if (found) { name = found.name; lab.emit("model", found); heads(); }
+});
+lab.on("source", (next) => { about = next; heads(); python(); });
+lab.on("knobs", python);
+lab.on("lang", heads);
+heads();

@@ -1,0 +1,187 @@
+"""Why is this cell like that? Two plain sentences, then the numbers against their limits, layer by layer.
+
+Pure: a source, a policy and a cell in; texts and numbers out. Nothing is recomputed that the trace does not hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from app.figures import grid as grids
+from app.i18n import plain
+from app.lessons import numbers
+from engine.settings import Policy
+from engine.trace import Trace
+
+SHOWN = {grids.SKIPPED: "–", grids.NVFP4: "4", grids.INT8: "8", grids.W4A16: "16", grids.STOCK: "16", grids.PURIFIED: "16",
+         grids.UNKNOWN: "?"}
+
+
+def explain(shown: Trace, grid: grids.Grid, signals: grids.Grid, samples: Trace, policy: Policy,
+            block: int, step: int, lang: str) -> dict[str, Any]:
+    """Everything about cell (`block`, `step`), both indices into `grid`. `signals` fills in what was measured where the
+    shown trace is a replay; `samples` is where real values may be. Raises ValueError for a cell outside."""
+    if not (0 <= block < len(grid.blocks) and 0 <= step < grid.steps):
+        raise ValueError(f"Expected a block below {len(grid.blocks)} and a step below {grid.steps}; got {block} and {step}.")
+    codes = grid.decision[block, step]
+    name = {"block": grid.blocks[block], "step": step + 1}
+    if not codes.size or codes[0] == grids.NOTHING:
+        return {"title": plain(lang, "lab.explain.pending", **name), "sentences": [], "numbers": [], "layers": [], "sample": None}
+    return {
+        "title": f"{plain(lang, 'lab.map.cell', **name)}: {state(codes, lang)}",
+        "sentences": sentences(grid, policy, block, step, lang),
+        "numbers": limits(grid, signals, policy, block, step, lang),
+        "layers": layers(grid, signals, block, step, lang),
+        "sample": sample(samples, grid, block, step, lang),
+    }
+
+
+def state(codes: np.ndarray, lang: str) -> str:
+    """The cell in three words: skipped, computed at 8 bits, computed at 4 and 8 bits …"""
+    if codes[0] == grids.SKIPPED:
+        return plain(lang, "lab.state.skipped")
+    if (codes == grids.UNKNOWN).any():
+        return plain(lang, "lab.state.unknown")
+    bits = sorted({int(grids.BITS[c]) for c in codes})
+    if len(bits) == 1:
+        return plain(lang, "lab.state.one", bits=bits[0])
+    joined = plain(lang, "lab.state.and").join(str(b) for b in bits)
+    return plain(lang, "lab.state.mixed", bits=joined)
+
+
+def sentences(grid: grids.Grid, policy: Policy, block: int, step: int, lang: str) -> list[str]:
+    """The block's cause, then the layers' cause; a third only where an outlier changed something."""
+    reason = _name(grid.block_reasons, grid.block_reason[block, step])
+    drift, spent = grid.weighed[block, step], grid.accumulated[block, step]
+    values = {"tau": percent(policy.tdc_threshold), "max_skips": policy.max_skips, "warmup": policy.warmup_steps,
+              "last": policy.protect_last, "drift": percent(drift), "spent": percent(spent)}
+    out = [plain(lang, f"lab.why.{_key(reason)}", **values)]
+    codes = grid.decision[block, step]
+    if codes[0] == grids.SKIPPED:
+        since = _run_of_skips(grid, block, step)
+        return [*out, plain(lang, "lab.why.skip_cost", nth=since, left=policy.max_skips)]
+    causes = [_name(grid.group_reasons, c) for c in grid.group_reason[block, step]]
+    plainly = [c for c in causes if c != "outliers"]
+    known = {"tau": percent(policy.error_threshold)}
+    if plainly and len(set(plainly)) == 1:
+        out.append(plain(lang, f"lab.why.all.{_key(plainly[0])}", **known))
+    elif plainly:
+        four = [_group(g, lang) for g, c in zip(grid.groups, causes) if c == "predicted error within threshold"]
+        eight = [_group(g, lang) for g, c in zip(grid.groups, causes) if c == "predicted error above threshold"]
+        out.append(plain(lang, "lab.why.split", four=", ".join(four) or "–", eight=", ".join(eight) or "–", **known))
+    for g, cause in enumerate(causes):
+        if cause == "outliers":
+            out.append(plain(lang, "lab.why.outlier", layer=_group(grid.groups[g], lang),
+                             ratio=f"{grid.outlier[block, step, g]:.0f}", limit=f"{policy.outlier_threshold:g}"))
+    return out
+
+
+def limits(grid: grids.Grid, signals: grids.Grid, policy: Policy, block: int, step: int, lang: str) -> list[list[str]]:
+    """Rows of [quantity, value, limit] for the block."""
+    rows = []
+
+    def add(key: str, value: str, limit: str = "") -> None:
+        rows.append([plain(lang, f"lab.quantity.{key}"), value, limit])
+
+    before = grid.accumulated[block, step - 1] if step else 0.0
+    gamma_before = grid.gamma[block, step - 1] if step else np.nan
+    add("gamma_before", percent(gamma_before) if np.isfinite(gamma_before) else plain(lang, "lab.value.none"))
+    add("gamma", percent(_either(grid.gamma, signals.gamma, block, step)))
+    if policy.tdc:
+        add("drift", percent(grid.weighed[block, step]))
+        add("budget", f"{percent(before)} → {percent(grid.accumulated[block, step])}", percent(policy.tdc_threshold))
+        add("skips", str(_run_of_skips(grid, block, step)), str(policy.max_skips))
+    milliseconds = grid.milliseconds[block, step]
+    if np.isfinite(milliseconds):
+        add("time", f"{milliseconds:.1f} ms")
+    return rows
+
+
+def layers(grid: grids.Grid, signals: grids.Grid, block: int, step: int, lang: str) -> list[list[str]]:
+    """Rows of [layer, bits, why with its numbers]."""
+    rows = []
+    for g, group in enumerate(grid.groups):
+        cause = _name(grid.group_reasons, grid.group_reason[block, step, g])
+        parts = [plain(lang, f"lab.reason.{_key(cause)}")]
+        predicted = grid.predicted[block, step, g]
+        ratio = _either3(grid.outlier, signals.outlier, block, step, g)
+        four, eight = (_either3(getattr(grid, n), getattr(signals, n), block, step, g) for n in ("error_nvfp4", "error_int8"))
+        if np.isfinite(predicted):
+            parts.append(plain(lang, "lab.value.predicted", value=percent(predicted)))
+        if np.isfinite(four):
+            parts.append(plain(lang, "lab.value.measured", four=percent(four), eight=percent(eight)))
+        if np.isfinite(ratio):
+            parts.append(plain(lang, "lab.value.ratio", value=f"{ratio:.0f}"))
+        rows.append([_group(group, lang), SHOWN.get(int(grid.decision[block, step, g]), ""), " · ".join(parts)])
+    return rows
+
+
+def sample(trace: Trace, grid: grids.Grid, block: int, step: int, lang: str) -> dict[str, Any] | None:
+    """One real block of 16 input values of this cell in both formats; None where none was kept."""
+    table = trace.layers
+    if "sample" not in table:
+        return None
+    here = table[(table["block"].to_numpy() == grid.blocks[block]) & (table["step"].to_numpy() == step)]
+    here = here[[v is not None and np.size(v) == numbers.BLOCK for v in here["sample"]]]
+    if here.empty:
+        return None
+    row = here.loc[here["outlier_ratio"].astype(float).fillna(0).idxmax()]
+    values = np.asarray(row["sample"], np.float32)
+    if not np.isfinite(values).all():
+        return None
+    token_max = float(row.get("sample_absmax", np.nan))
+    token = np.concatenate([values, np.full(numbers.BLOCK, token_max if np.isfinite(token_max) else np.abs(values).max(), np.float32)])
+    four, eight = numbers.nvfp4(token), numbers.int8(token)
+    four_values, eight_values = four.values[:16], eight.values[:16]
+    grid_of = [float(np.sign(c) * numbers.E2M1[abs(c)]) for c in four.codes[:16]]
+    rows = [
+        [plain(lang, "lab.sample.real"), *(f"{v:.3g}" for v in values)],
+        [plain(lang, "lab.sample.code4"), *(f"{v:g}" for v in grid_of)],
+        [plain(lang, "lab.sample.as4"), *(f"{v:.3g}" for v in four_values)],
+        [plain(lang, "lab.sample.code8"), *(str(int(c)) for c in eight.codes[:16])],
+        [plain(lang, "lab.sample.as8"), *(f"{v:.3g}" for v in eight_values)],
+    ]
+    note = plain(lang, "lab.sample.note", scale4=f"{float(four.ruler[0]):.3g}", scale8=f"{float(eight.ruler[0]):.3g}",
+                 error4=percent(numbers.relative_error(four_values, values)), error8=percent(numbers.relative_error(eight_values, values)))
+    return {"title": plain(lang, "lab.sample.title", layer=_group(str(row["layer"]), lang)), "values": values.tolist(),
+            "nvfp4": four_values.tolist(), "int8": eight_values.tolist(), "rows": rows, "note": note}
+
+
+def percent(value: float) -> str:
+    """7.3 %, or a dash for a value that was never observed."""
+    return f"{100 * value:.1f} %" if np.isfinite(value) else "–"
+
+
+def _either(a: np.ndarray, b: np.ndarray, block: int, step: int) -> float:
+    value = a[block, step]
+    return float(value if np.isfinite(value) or a.shape != b.shape else b[block, step])
+
+
+def _either3(a: np.ndarray, b: np.ndarray, block: int, step: int, g: int) -> float:
+    value = a[block, step, g]
+    return float(value if np.isfinite(value) or a.shape != b.shape else b[block, step, g])
+
+
+def _run_of_skips(grid: grids.Grid, block: int, step: int) -> int:
+    """How many steps in a row up to and including this one were skipped."""
+    count = 0
+    while step - count >= 0 and grid.decision[block, step - count, 0] == grids.SKIPPED:
+        count += 1
+    return count
+
+
+def _name(names: tuple[str, ...], code: int) -> str:
+    return names[code] if code < len(names) else ""
+
+
+def _key(reason: str) -> str:
+    return reason.replace(" ", "_").replace("-", "_") or "unknown"
+
+
+def _group(name: str, lang: str) -> str:
+    try:
+        return plain(lang, f"group.{name}")
+    except KeyError:
+        return name

@@ -1,0 +1,164 @@
+"""A trace as arrays: what the map, the knobs and the explanations read.
+
+A trace is long (one row per block and step, one per layer group); a picture is a grid. `Grid` holds both tables of
+one model and one branch as dense arrays, with NaN or code 0 where nothing has been recorded (yet).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+# Codes of a cell. 0 is "nothing here"; 6 is a 16-bit call that an outlier asked
+# for; 7 is a cell of a what-if that hangs on a signal never observed.
+NOTHING, SKIPPED, NVFP4, INT8, W4A16, STOCK, PURIFIED, UNKNOWN = range(8)
+CODES = {"skipped": SKIPPED, "nvfp4": NVFP4, "int8": INT8, "w4a16": W4A16, "stock": STOCK}
+BITS = np.array([np.nan, 0.0, 4.0, 8.0, 16.0, 16.0, 16.0, np.nan])
+
+
+class Grid(NamedTuple):
+    """One run, dense. B blocks, S steps, G layer groups; float arrays are float64 with NaN for "not observed"."""
+
+    blocks: tuple[int, ...]
+    steps: int
+    groups: tuple[str, ...]
+    decision: np.ndarray        # uint8 (B, S, G): the codes above
+    block_reason: np.ndarray    # uint8 (B, S): index into block_reasons, 255 = nothing
+    block_reasons: tuple[str, ...]
+    group_reason: np.ndarray    # uint8 (B, S, G): index into group_reasons, 255 = nothing
+    group_reasons: tuple[str, ...]
+    decided_by: np.ndarray      # uint8 (B, S, G): index into deciders, 255 = nothing
+    deciders: tuple[str, ...]
+    gamma: np.ndarray           # (B, S)
+    drift: np.ndarray           # (B, S): c as measured, across `gap` steps
+    weighed: np.ndarray         # (B, S): the per-step drift that the decision weighed
+    known: np.ndarray           # (B, S): 0 where a replay hangs on a signal never observed, else 1 or NaN
+    accumulated: np.ndarray     # (B, S)
+    milliseconds: np.ndarray    # (B, S)
+    timestep: np.ndarray        # (B, S)
+    outlier: np.ndarray         # (B, S, G)
+    predicted: np.ndarray       # (B, S, G)
+    error_nvfp4: np.ndarray     # (B, S, G), probe runs only
+    error_int8: np.ndarray      # (B, S, G), probe runs only
+    macs: np.ndarray            # (B, S, G)
+
+    @property
+    def skipped(self) -> np.ndarray:
+        """bool (B, S): the whole block reused its last change."""
+        return (self.decision == SKIPPED).any(axis=2)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.decision.shape  # type: ignore[return-value]
+
+
+class View(NamedTuple):
+    """One picture's worth of a trace: Wan 2.2 has two models, and separate guidance branches have their own."""
+
+    model: str
+    branch: str
+
+
+def views(blocks: pd.DataFrame) -> list[View]:
+    """The (model, branch) pairs in a trace, in order of appearance."""
+    if blocks.empty:
+        return []
+    pairs = blocks[["model", "branch"]].astype(str).drop_duplicates()
+    return [View(*row) for row in pairs.itertuples(index=False)]
+
+
+def build(blocks: pd.DataFrame, layers: pd.DataFrame, view: View | None = None, steps: int | None = None) -> Grid:
+    """Make the grid of the last call in a trace, of `view` or of the first pair found.
+
+    `steps` widens the grid to a planned number of steps, so that a live map does not grow under the reader.
+    """
+    if blocks.empty:
+        return _empty(steps or 0)
+    pairs = views(blocks)
+    wanted = view if view in pairs else pairs[0]
+    blocks, layers = _only(blocks, wanted), _only(layers, wanted)
+    names = tuple(int(v) for v in np.unique(blocks["block"].to_numpy()))
+    groups = tuple(str(v) for v in pd.unique(layers["layer"]))
+    last = int(blocks["step"].max()) + 1
+    count = max(last, steps or 0)
+    B, S, G = len(names), count, len(groups)
+    index = np.full(max(names) + 1, -1)
+    index[list(names)] = np.arange(B)
+
+    at_block = index[blocks["block"].to_numpy(int)], blocks["step"].to_numpy(int)
+    at_layer = (index[layers["block"].to_numpy(int)], layers["step"].to_numpy(int), _codes(layers["layer"], groups))
+
+    def plane(column: str) -> np.ndarray:
+        return _scatter(blocks, column, (B, S), at_block)
+
+    def volume(column: str) -> np.ndarray:
+        return _scatter(layers, column, (B, S, G), at_layer)
+
+    decision = np.zeros((B, S, G), np.uint8)
+    names_of = tuple(CODES)
+    chosen = np.array(list(CODES.values()), np.uint8)[_codes(layers["precision"], names_of)]
+    chosen = np.where(layers["purified"].to_numpy(bool), np.uint8(PURIFIED), chosen)
+    if "known" in layers:
+        chosen = np.where(layers["known"].to_numpy(bool), chosen, np.uint8(UNKNOWN))
+    decision[at_layer] = chosen
+    block_reason, block_reasons = _labels(blocks, "reason", (B, S), at_block)
+    group_reason, group_reasons = _labels(layers, "reason", (B, S, G), at_layer)
+    decided_by, deciders = _labels(layers, "decided_by", (B, S, G), at_layer)
+    return Grid(
+        names, count, groups, decision, block_reason, block_reasons, group_reason, group_reasons, decided_by, deciders,
+        plane("gamma"), plane("delta_change"), plane("drift"), plane("known"), plane("accumulated"), plane("milliseconds"), plane("timestep"),
+        volume("outlier_ratio"), volume("predicted_error"), volume("error_nvfp4"), volume("error_int8"),
+        volume("macs"),
+    )
+
+
+def same_shape(a: Grid, b: Grid) -> bool:
+    """Two grids can be compared cell by cell."""
+    return a.shape == b.shape and a.groups == b.groups and a.blocks == b.blocks
+
+
+def block_bits(grid: Grid) -> np.ndarray:
+    """(B, S) mean bits over the groups of a cell, weighted by their multiply-accumulates where those are known."""
+    bits = BITS[grid.decision]
+    weight = np.where(np.isfinite(grid.macs) & (grid.macs > 0), grid.macs, 1.0)
+    weight = np.where(np.isfinite(bits), weight, 0.0)
+    total = weight.sum(axis=2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(total > 0, np.nansum(np.nan_to_num(bits) * weight, axis=2) / total, np.nan)
+
+
+def _only(frame: pd.DataFrame, view: View) -> pd.DataFrame:
+    keep = np.ones(len(frame), bool)
+    for column, value in (("model", view.model), ("branch", view.branch)):
+        if frame[column].nunique() > 1:
+            keep &= frame[column].astype(str).to_numpy() == value
+    if "call" in frame and frame["call"].nunique() > 1:
+        calls = frame["call"].to_numpy()
+        keep &= calls == calls.max()
+    return frame if keep.all() else frame[keep]
+
+
+def _scatter(frame: pd.DataFrame, column: str, shape: tuple[int, ...], at: tuple) -> np.ndarray:
+    out = np.full(shape, np.nan)
+    if column in frame:
+        out[at] = pd.to_numeric(frame[column], errors="coerce").to_numpy(float)
+    return out
+
+
+def _codes(series: pd.Series, categories: tuple[str, ...]) -> np.ndarray:
+    return pd.Categorical(series.astype(object), categories=categories).codes.astype(int)
+
+
+def _labels(frame: pd.DataFrame, column: str, shape: tuple[int, ...], at: tuple) -> tuple[np.ndarray, tuple[str, ...]]:
+    out = np.full(shape, 255, np.uint8)
+    values = frame[column].astype("category")
+    out[at] = values.cat.codes.to_numpy().astype(np.uint8)
+    return out, tuple(str(v) for v in values.cat.categories)
+
+
+def _empty(steps: int) -> Grid:
+    flat, deep = np.zeros((0, steps)), np.zeros((0, steps, 0))
+    return Grid((), steps, (), deep.astype(np.uint8), flat.astype(np.uint8), (), deep.astype(np.uint8), (),
+                deep.astype(np.uint8), (), flat, flat, flat, flat, flat, flat, flat, deep, deep, deep, deep, deep)

@@ -1,0 +1,237 @@
+"""One question, one answer: how does this run look under that policy?
+
+Pure: a source and a wish in, plain JSON-ready values out (map, knobs, figures, sentences). The page asks it at every
+movement of a knob, so replays and grids are kept per trace.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import weakref
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from app.figures import decision_map as maps
+from app.figures import grid as grids
+from app.figures import palette
+from app.figures.knob_histogram import knobs as histograms
+from app.i18n import plain
+from app.session import Source
+from app.settings import ROOT
+from engine.cost import report
+from engine.replay import replay
+from engine.settings import BREAK_IT, PRESETS, Policy, needs_calibration, preset_name
+from engine.trace import Trace
+
+AGREEMENT = ROOT / "assets" / "quality" / "replay_agreement.json"
+VIEWS = ("decision", "gamma", "drift", "outliers", "verdict")
+PRESET_ORDER = ("fp16", "w4a4", "w4a8", "sixbit", "break", "w4a16", "dmpq", "tdc", "dmpq_tdc", "int8_tdc")
+
+
+class Wish(NamedTuple):
+    """What the page asks for."""
+
+    policy: Policy
+    view: str = "decision"
+    against: str = "draft"
+    which: str = ""
+
+
+class Drawn(NamedTuple):
+    """The traces behind one look: what is shown, and what it is compared with (None: nothing)."""
+
+    shown: Trace
+    before: Trace | None
+    draft: bool
+
+
+def named(name: str) -> Policy:
+    """A preset of the page, the engine's presets and "break". Raises ValueError for an unknown one."""
+    return BREAK_IT if name == "break" else Policy.preset(name)
+
+
+def preset_of(policy: Policy) -> str:
+    """The preset's name, "break", or "" for a policy of one's own."""
+    return "break" if policy == BREAK_IT else preset_name(policy) or ""
+
+
+_grids: "weakref.WeakKeyDictionary[Trace, dict]" = weakref.WeakKeyDictionary()
+
+
+def grid_of(trace: Trace, which: str = "") -> grids.Grid:
+    """The trace's grid for one "model · branch" (default: the first), computed once per trace."""
+    kept = _grids.setdefault(trace, {})
+    if which not in kept:
+        view = next((v for v in grids.views(trace.blocks) if label(v) == which), None)
+        kept[which] = grids.build(trace.blocks, trace.layers, view, trace.meta.steps or None)
+    return kept[which]
+
+
+def label(view: grids.View) -> str:
+    """How a (model, branch) pair is shown."""
+    return " · ".join(part for part in view if part)
+
+
+def drawn(source: Source, policy: Policy, rivals: dict[str, Source | None], against: str) -> Drawn:
+    """Choose the traces. The run's own policy shows what really happened; another one shows a replay, beside a
+    replay of the run's own policy on the same signals (so that only the policy differs)."""
+    draft = policy != source.policy
+    basis = source.signals or source.trace
+    shown = replay(basis, policy) if draft else source.trace
+    if draft and against == "draft":
+        return Drawn(shown, own_replay(source), True)
+    rival = rivals.get(against)
+    return Drawn(shown, rival.trace if rival else None, draft)
+
+
+def own_replay(source: Source) -> Trace:
+    """The run's own policy on the same signals that drafts are computed from."""
+    if source.signals is None:
+        return source.trace
+    kept = _grids.setdefault(source.trace, {})
+    if "own" not in kept:
+        kept["own"] = replay(source.signals, source.policy)
+    return kept["own"]
+
+
+def look(source: Source, wish: Wish, lang: str, rivals: dict[str, Source | None] | None = None) -> dict[str, Any]:
+    """Everything that depends on the policy and the view, ready for the browser."""
+    from app.look_words import figures, knob_words, summary   # words are a file of their own
+
+    rivals = rivals or {}
+    pair = drawn(source, wish.policy, rivals, wish.against)
+    here = grid_of(pair.shown, wish.which)
+    basis = source.signals or source.trace
+    signals = grid_of(basis, wish.which)
+    before = grid_of(pair.before, wish.which) if pair.before is not None else None
+    comparable = before is not None and grids.same_shape(before, here)
+    change = maps.changes(before, here) if comparable else None
+    if change is not None and not (change.first.any() or wish.against != "draft"):
+        change = None
+    policy_preset = preset_of(wish.policy)
+    note = "" if before is None or comparable else plain(lang, "lab.versus.differs")
+    predicted = _with_predictions(signals, basis, here, wish)
+    words = knob_words(here, wish.policy, lang)
+    cuts = histograms(predicted, wish.policy.error_threshold, wish.policy.tdc_threshold, wish.policy.outlier_threshold)
+    return {
+        "map": _map(source, pair, here, signals, change, wish, lang, note, rivals),
+        "knobs": [{**k._asdict(), "key": source.key, "value": getattr(wish.policy, k.name), **words[k.name]} for k in cuts],
+        "net": figures(source, pair, lang),
+        "draft": summary(pair, change, lang) if pair.draft else None,
+        "band": _band(pair, lang),
+        "policy": wish.policy.to_dict(), "preset": policy_preset, "presets": list(PRESET_ORDER),
+        "source": source.key,
+        "about": {"title": source.title, "prompt": source.prompt, "seed": source.seed, "key": source.key,
+                  "signals": source.signals is not None},
+        "warning": _warning(wish.policy, source, lang),
+    }
+
+
+def payload(grid: grids.Grid, change: maps.Changes | None, view: str, lang: str, *, signals: grids.Grid | None = None,
+            threshold: float = 0.0) -> dict[str, Any]:
+    """The map of one grid in one view: figures, cells for hover and table, legend."""
+    titles = plain(lang, "lab.axis.step"), plain(lang, "lab.axis.block")
+    source = signals if signals is not None and grids.same_shape(signals, grid) else grid
+    extra: dict[str, Any] = {}
+    if view == "decision" or not grid.blocks:
+        figure = maps.decision_map(grid, change, titles)
+        extra["legend"] = _legend(grid, change)
+    elif view == "verdict":
+        figure = maps.verdict_map(grid, maps.verdicts(grid, source, threshold), titles)
+        extra["legend"] = [["lab.verdict.right", palette.RIGHT, "fill"], ["lab.verdict.waste", palette.WASTE, "fill"],
+                           ["lab.verdict.miss", palette.MISS, "fill"], ["lab.verdict.forced", palette.LINE, "fill"],
+                           ["common.skipped", palette.SKIPPED, "fill"]]
+    else:
+        values = {"gamma": source.gamma, "drift": source.drift, "outliers": source.outlier}[view]
+        figure = maps.signal_map(grid, values, change, titles)
+        top = figure.pop("top")
+        extra["scale"] = f"{top:.0f} ×" if view == "outliers" else f"{100 * top:.0f} %"
+        extra["legend"] = [["lab.legend.unseen", palette.SKIPPED, "fill"]] if not np.isfinite(values).all() else []
+    reasons = [plain(lang, f"lab.reason.{name.replace(' ', '_').replace('-', '_')}") for name in grid.block_reasons]
+    return {**figure, **extra, "view": view, "blocks": list(grid.blocks), "steps": grid.steps,
+            "groups": [plain(lang, f"lab.group.{g}") if g in SHORT else g for g in grid.groups],
+            "cells": _b64(grid.decision), "reasons": {"codes": _b64(grid.block_reason), "names": reasons}}
+
+
+SHORT = ("qkv", "out", "up", "down", "self_qkv", "self_out", "cross_q", "cross_out")
+
+
+def _map(source, pair, here, signals, change, wish, lang, note, rivals) -> dict[str, Any]:
+    out = payload(here, change, wish.view, lang, signals=signals, threshold=wish.policy.error_threshold)
+    pairs = [label(v) for v in grids.views(pair.shown.blocks)]
+    if wish.view == "verdict" and not np.isfinite(signals.error_nvfp4).any():
+        note = plain(lang, "lab.verdict.none")
+    return {**out, "versus": ["draft", *[k for k, s in rivals.items() if s is not None]], "against": wish.against,
+            "whiches": pairs, "which": wish.which or (pairs[0] if pairs else ""), "note": note}
+
+
+def _legend(grid: grids.Grid, change) -> list[list[str]]:
+    present = np.bincount(grid.decision.ravel(), minlength=8)
+    rows = [["common.skipped", palette.SKIPPED, "fill"], ["common.nvfp4", palette.NVFP4, "fill"],
+            ["common.int8", palette.INT8, "fill"]]
+    if present[grids.PURIFIED]:
+        rows.append(["common.w4a16", palette.W4A16, "fill"])
+    if present[grids.W4A16]:
+        rows.append(["lab.legend.w4a16", palette.W4A16, "fill"])
+    if present[grids.STOCK]:
+        rows.append(["common.stock", palette.STOCK, "fill"])
+    if present[grids.UNKNOWN]:
+        rows.append(["lab.legend.unknown", palette.UNKNOWN, "fill"])
+    if change is not None:
+        rows.append(["lab.legend.first", palette.ACCENT, "outline"])
+        if change.later.any():
+            rows.append(["lab.legend.later", palette.ACCENT, "dotted"])
+    return rows
+
+
+def _with_predictions(signals: grids.Grid, basis: Trace, here: grids.Grid, wish: Wish) -> grids.Grid:
+    """The signals with Ê = α·Γ(t−1)+β filled in wherever Γ(t−1) was observed and a line was fitted."""
+    if basis.meta.calibration is None or not signals.blocks:
+        return signals._replace(predicted=here.predicted)
+    kept = _grids.setdefault(basis, {})
+    if ("predicted", wish.which) not in kept:
+        model = (wish.which.split(" · ")[0] if wish.which else str(basis.blocks["model"].iloc[0]))
+        predicted = np.full(signals.shape, np.nan)
+        for b, block in enumerate(signals.blocks):
+            lines = basis.meta.calibration.for_block(model, block)
+            for g, group in enumerate(signals.groups):
+                if group in lines:
+                    predicted[b, 1:, g] = lines[group].alpha * signals.gamma[b, :-1] + lines[group].beta
+        kept["predicted", wish.which] = predicted
+    return signals._replace(predicted=kept["predicted", wish.which])
+
+
+def _band(pair: Drawn, lang: str) -> str:
+    """How far the draft may be trusted."""
+    if not pair.draft or pair.shown.meta.replay not in ("open loop", "partial"):
+        return ""
+    if pair.shown.meta.replay == "partial":
+        return plain(lang, "lab.replay.partial")
+    return plain(lang, "lab.replay.open_loop", agreement=agreement(lang)).strip()
+
+
+def agreement(lang: str) -> str:
+    """The measured agreement of estimates with real re-runs, or nothing where it was not measured."""
+    try:
+        found = json.loads(AGREEMENT.read_text(encoding="utf-8"))
+        return plain(lang, "lab.replay.measured", runs=int(found["runs"]), low=round(100 * found["skip_low"]),
+                     high=round(100 * found["skip_high"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _warning(policy: Policy, source: Source, lang: str) -> str:
+    if needs_calibration(policy) and (source.signals or source.trace).meta.calibration is None:
+        return plain(lang, "lab.warn.uncalibrated")
+    steps = source.trace.meta.steps
+    if policy.tdc and policy.tuned_steps not in (None, steps):
+        return plain(lang, "lab.warn.steps", tuned=policy.tuned_steps, steps=steps)
+    if policy.tdc and policy.warmup_steps < Policy.warmup_steps:
+        return plain(lang, "lab.warn.warmup", given=policy.warmup_steps, least=Policy.warmup_steps)
+    return ""
+
+
+def _b64(array: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()

@@ -1,0 +1,92 @@
+"""The app: header, three places, session life. `build()` makes the page, `launch()` serves it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import gradio as gr
+
+from app import settings as settings_of
+from app.components.part import part
+from app.i18n import resolve
+from app.machine import chip
+from app.models import Models
+from app.recordings import find
+from app.views import lab as lab_view
+from app.views.lab_run import wire
+from app.views.lab_server import Lab
+
+HERE = Path(__file__).parent
+TITLE = "6Bit-Diffusion Lab"
+
+
+def build(settings: settings_of.Settings | None = None) -> gr.Blocks:
+    """The whole page. Imports no torch, touches no device, downloads nothing."""
+    settings = settings or settings_of.read()
+    lab = Lab(settings, find(settings.recordings), Models(settings))
+    gr.set_static_paths([lab_view.PLOTLY, *(r.path.as_posix() for r in lab.recordings.values())])
+    with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True, delete_cache=(600, 600)) as demo:
+        hub = lab_view.hub(lab)
+        header = part("header", **chip())
+        with gr.Column(elem_id="place-lab", elem_classes="place"):
+            lab_view.build(lab)
+        with gr.Column(elem_id="place-learn", elem_classes="place away"):
+            _place("learn", lab)
+        with gr.Column(elem_id="place-compare", elem_classes="place away"):
+            _place("compare", lab)
+        wire(lab, hub)
+
+        def arrive(request: gr.Request) -> gr.HTML:
+            key = request.session_hash or ""
+            lab.sessions.get(key)
+            return gr.HTML(sid=key)
+
+        def leave(request: gr.Request) -> None:
+            lab.sessions.close(request.session_hash or "")
+
+        demo.load(arrive, None, hub, api_visibility="private", show_progress="hidden", queue=False)
+        demo.unload(leave)
+        del header
+    demo.lab = lab
+    return demo
+
+
+def _place(name: str, lab: Lab) -> None:
+    """Learn and Compare build themselves; the shell gives them room and the recorded runs."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    if find_spec(f"app.views.{name}") is None:
+        return
+    if name == "learn":
+        import_module("app.views.learn").build(lab.material)
+    else:
+        import_module(f"app.views.{name}").build()
+
+
+def theme() -> gr.themes.Base:
+    """A quiet theme with local fonts only: nothing is fetched from another host."""
+    return gr.themes.Base(
+        primary_hue=gr.themes.colors.orange, neutral_hue=gr.themes.colors.slate,
+        font=["Inter", "system-ui", "-apple-system", "Segoe UI", "Noto Sans", "Noto Sans CJK SC", "sans-serif"],
+        font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "DejaVu Sans Mono", "monospace"],
+    )
+
+
+def launch_options() -> dict:
+    """What belongs to serving: look, limits of uploads, no foreign footer."""
+    return {
+        "theme": theme(), "css": (HERE / "static" / "lab.css").read_text(encoding="utf-8"),
+        "footer_links": [], "show_error": False, "max_file_size": settings_of.read().upload_bytes,
+        "favicon_path": str(HERE / "static" / "favicon.svg"),
+    }
+
+
+def launch(demo: gr.Blocks, **over) -> None:
+    """Serve the page until it is stopped."""
+    demo.queue(max_size=None, default_concurrency_limit=None)
+    demo.launch(**{**launch_options(), "server_name": os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), **over})
+
+
+__all__ = ["build", "launch", "launch_options", "resolve"]

@@ -1,0 +1,1 @@
+"""One file per place on the page: components and wiring only."""

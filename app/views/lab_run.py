@@ -1,0 +1,2 @@
+def wire(lab, hub):
+    pass
