@@ -1,35 +1,63 @@
 """The CPU's fast path: quantize and dequantize in float32 without packing codes.
 
 The values are those of `dequantize(quantize_...(x))`, so a float32 product with the dequantized
-weight equals the definition up to the rounding of the sum.
+weight equals the definition up to the rounding of the sum. The compiled loops of `cpu_loops.py`
+do it in one pass where Numba is installed; the twins here are plain PyTorch.
 """
 
 from __future__ import annotations
 
+import functools
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import Callable
+
 import torch
 
+from kernels import target
 from kernels.formats import BLOCK, E2M1_MAX, E4M3_MAX, ROUNDING_MAGIC, SMALLEST_AMAX, decode_e4m3
-from kernels.hadamard import hadamard
+from kernels.hadamard import check_block, hadamard
 from kernels.quantize_int8 import round_int8
 from kernels.quantize_nvfp4 import round_nvfp4
 
 _EXPONENT_MASK = 0x7F800000
+# The loops work on 32 tokens at a time; a second thread pays from about 60 microseconds of work.
+_LANES = 32
+_ELEMENTS_PER_THREAD = 1 << 16
 
 
 def fake_quantize_int8(tokens: torch.Tensor, block: int) -> torch.Tensor:
     """Float tokens (M, K) -> rotated, rounded to INT8 codes and scaled back, float32 (M, K)."""
+    check_block(tokens.shape[1], block)
+    loops = _loops_for(tokens)
+    if loops is None:
+        return fake_quantize_int8_torch(tokens, block)
+    return _share_rows(loops.int8_rows, tokens, block)
+
+
+def fake_quantize_int8_torch(tokens: torch.Tensor, block: int) -> torch.Tensor:
+    """The plain PyTorch twin of `fake_quantize_int8`."""
     values, token_scale = round_int8(hadamard(tokens, block))
     return values.mul_(token_scale[:, None])
 
 
 def fake_quantize_nvfp4(tokens: torch.Tensor, block: int, four_over_six: bool = False) -> torch.Tensor:
     """Float tokens (M, K) -> rotated, rounded to NVFP4 and scaled back, float32 (M, K)."""
+    check_block(tokens.shape[1], block)
+    loops = None if four_over_six else _loops_for(tokens)
+    if loops is None:
+        return fake_quantize_nvfp4_torch(tokens, block, four_over_six)
+    return _share_rows(loops.nvfp4_rows, tokens, block)
+
+
+def fake_quantize_nvfp4_torch(tokens: torch.Tensor, block: int, four_over_six: bool = False) -> torch.Tensor:
+    """The plain PyTorch twin of `fake_quantize_nvfp4`."""
     values = hadamard(tokens, block)
     if four_over_six or values.shape[1] % BLOCK:
         rounded, scales, token_scale = round_nvfp4(values, four_over_six)
-        scaled = rounded.view(len(values), -1, BLOCK) * (decode_e4m3(scales) * token_scale[:, None])[:, :, None]
-        return scaled.flatten(1)[:, : values.shape[1]]
-    blocks = values.view(len(values), -1, BLOCK)
+        worth = decode_e4m3(scales) * token_scale[:, None]
+        return (rounded.unflatten(1, (-1, BLOCK)) * worth[:, :, None]).flatten(1)[:, : values.shape[1]]
+    blocks = values.unflatten(1, (-1, BLOCK))
     block_max = blocks.abs().amax(-1)
     largest = block_max.amax(-1, keepdim=True)
     to_scale = E4M3_MAX / largest.clamp_min(SMALLEST_AMAX)
@@ -41,3 +69,48 @@ def fake_quantize_nvfp4(tokens: torch.Tensor, block: int, four_over_six: bool = 
     blocks.add_(unit, alpha=ROUNDING_MAGIC).sub_(unit, alpha=ROUNDING_MAGIC).clamp_(-E2M1_MAX, E2M1_MAX)
     scale.mul_(largest * (1.0 / (E2M1_MAX * E4M3_MAX)))
     return blocks.mul_(scale[:, :, None]).flatten(1)
+
+
+def compile_loops() -> None:
+    """Compile the loops now (or read them from the disk cache), so that the first layer need not wait."""
+    sample = torch.ones(_LANES, 128)
+    fake_quantize_int8(sample, 128)
+    fake_quantize_nvfp4(sample, 128)
+
+
+def _loops_for(tokens: torch.Tensor) -> ModuleType | None:
+    fits = tokens.device.type == "cpu" and tokens.shape[0] >= _LANES and tokens.shape[1] % BLOCK == 0
+    return _import_loops() if fits and tokens.shape[1] and target.probe("cpu").compiled_loops else None
+
+
+@functools.cache
+def _import_loops() -> ModuleType | None:
+    try:
+        from kernels import cpu_loops
+    except (ImportError, RuntimeError):
+        # A Numba that does not fit this NumPy, or no folder in which to cache: PyTorch then.
+        return None
+    return cpu_loops
+
+
+def _share_rows(rows: Callable[..., None], tokens: torch.Tensor, block: int) -> torch.Tensor:
+    """Run `rows(x, out, block, start, stop)` over all tokens, shared among PyTorch's number of threads."""
+    tokens = tokens.detach().to(torch.float32).contiguous()
+    result = torch.empty_like(tokens)
+    arrays = tokens.numpy(), result.numpy()
+    count, size = tokens.shape
+    parts = max(1, min(torch.get_num_threads(), count * size // _ELEMENTS_PER_THREAD, count // (2 * _LANES)))
+    step = -(-count // (parts * _LANES)) * _LANES
+    # The loops go back to a full 32 tokens at the end, so no part may be shorter.
+    edges = [start for start in range(0, count, step) if count - start >= _LANES] + [count]
+    spans = list(zip(edges, edges[1:]))
+    others = [_helpers().submit(rows, *arrays, block, *span) for span in spans[1:]]
+    rows(*arrays, block, *spans[0])
+    for other in others:
+        other.result()
+    return result
+
+
+@functools.cache
+def _helpers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, torch.get_num_threads() - 1), thread_name_prefix="quantize")

@@ -59,24 +59,32 @@ def _on_cpu(
     four_over_six: bool,
     workspace: Workspace | None,
 ) -> torch.Tensor:
-    """Fake quantization and one stock float32 product: the definition's values at the stock's price."""
-    bias = None if bias is None else bias.to(torch.float32)
-    weight = _float_weight(packed, precision, workspace)
+    """Fake quantization and one stock product: the definition's values at the stock's price.
+
+    The product runs in float32, or in bfloat16 for a bfloat16 input on a CPU that has it.
+    """
+    fast_bf16 = x.dtype == torch.bfloat16 and target.probe("cpu").native_bf16
+    dtype = torch.bfloat16 if fast_bf16 else torch.float32
+    weight = _float_weight(packed, precision, dtype, workspace)
     tokens = as_tokens(x)
     if precision == "w4a16":
-        values = tokens.to(torch.float32)
+        values = tokens
     elif precision == "int8":
         values = fake_quantize_int8(tokens, packed.hadamard)
     else:
         values = fake_quantize_nvfp4(tokens, packed.hadamard, four_over_six)
-    return F.linear(values, weight, bias).to(x.dtype).view(*x.shape[:-1], packed.shape[0])
+    bias = None if bias is None else bias.to(dtype)
+    return F.linear(values.to(dtype), weight, bias).to(x.dtype).view(*x.shape[:-1], packed.shape[0])
 
 
-def _float_weight(packed: PackedWeight, precision: str, workspace: Workspace | None) -> torch.Tensor:
+def _float_weight(
+    packed: PackedWeight, precision: str, dtype: torch.dtype, workspace: Workspace | None
+) -> torch.Tensor:
     makers = {
         "nvfp4": lambda: unpack_weight(packed).mul_(bits_float(packed.tensor_scale)[:, None]),
         "int8": lambda: int8_weight(packed).to(torch.float32).mul_(bits_float(packed.int8_scale)[:, None]),
         "w4a16": lambda: dequantize_weight(packed),
     }
-    make = makers[precision]
-    return make() if workspace is None else workspace.unpacked(precision, packed.codes, make)
+    if workspace is None:
+        return makers[precision]().to(dtype)
+    return workspace.unpacked(f"{precision} {dtype}", packed.codes, lambda: makers[precision]().to(dtype))

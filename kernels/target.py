@@ -25,6 +25,7 @@ class Target(NamedTuple):
     int8_mm: a fast INT8 matrix product exists (CUDA; on a CPU, VNNI).
     native_bf16: bfloat16 products are not emulated.
     reason: one sentence that says which path is taken and why.
+    compiled_loops: Numba can compile the CPU loops.
     """
 
     device_type: str
@@ -34,6 +35,7 @@ class Target(NamedTuple):
     int8_mm: bool
     native_bf16: bool
     reason: str
+    compiled_loops: bool = False
 
 
 def probe(device: torch.device | str) -> Target:
@@ -75,8 +77,11 @@ def _probe_other(device_type: str) -> Target:
         return Target(device_type, None, False, False, False, False, reason)
     vnni = _cpu_has("_is_vnni_supported", "_is_avx512_vnni_supported")
     bf16 = _cpu_has("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    loops = importlib.util.find_spec("numba") is not None
     reason = "A CPU runs the PyTorch path: precision changes quality here, not speed."
-    return Target("cpu", None, False, False, vnni, bf16, reason)
+    if not loops:
+        reason += " Install numba to make the quantizers several times faster."
+    return Target("cpu", None, False, False, vnni, bf16, reason, loops)
 
 
 def _cpu_has(*names: str) -> bool:

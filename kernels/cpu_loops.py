@@ -1,0 +1,257 @@
+"""The CPU's compiled loops: rotate, round and scale back in one pass, through Numba.
+
+PyTorch needs a dozen passes over the tensor for this, each as costly as a tenth of the product
+that follows; these loops touch the input once. Numba brings its own compiler, so nothing needs to
+be installed besides it; without it `fake_quantize` stays in PyTorch. Machine code is cached on
+disk after the first use.
+
+Layout: 32 tokens are copied side by side, so that the innermost loop always runs over tokens and
+every step (butterflies, maxima, rounding) is plain vector arithmetic with constant strides. Indices
+are unsigned and loop counts compile-time constants, because signed ones or views keep LLVM from
+vectorizing.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from kernels.formats import ROUNDING_MAGIC, SMALLEST_AMAX
+
+LANES = 32
+_BLOCK = 16
+_TILE = _BLOCK * LANES
+_F, _I, _U = np.float32, np.int32, np.uintp
+
+_MAGNITUDE = _I(0x7FFFFFFF)
+_EXPONENT = _I(0x7F800000)
+# 2^-6, the smallest normal E4M3 number: below it the spacing stays the same.
+_SMALLEST_E4M3 = _I(0x3C800000)
+_INTEGER_MAGIC = _F(1.5 * 2.0**23)
+# Rounds to three mantissa bits when multiplied by the power of two at or below the value.
+_E4M3_MAGIC = _F(1.5 * 2.0**20)
+_E2M1_MAGIC = _F(ROUNDING_MAGIC)
+_TINY = _F(SMALLEST_AMAX)
+_NAN = _F(np.nan)
+
+
+def _compiled(function):
+    # No fast-math: the sums keep their order and NaN its meaning. No GIL: rows are shared out.
+    return njit(nogil=True, cache=True)(function)
+
+
+def _butterfly4(span: int):
+    one, two, three, step = _U(span * LANES), _U(2 * span * LANES), _U(3 * span * LANES), _U(4 * span * LANES)
+    count, group = span * LANES, 4 * span * LANES
+
+    def butterfly(z):
+        start = _U(0)
+        for _ in range(z.size // group):
+            for index in range(count):
+                j = start + _U(index)
+                a, b, c, d = z[j], z[j + one], z[j + two], z[j + three]
+                p, q, r, s = a + b, a - b, c + d, c - d
+                z[j] = p + r
+                z[j + one] = q + s
+                z[j + two] = p - r
+                z[j + three] = q - s
+            start += step
+
+    return _compiled(butterfly)
+
+
+def _butterfly2(span: int):
+    one, step, count, group = _U(span * LANES), _U(2 * span * LANES), span * LANES, 2 * span * LANES
+
+    def butterfly(z):
+        start = _U(0)
+        for _ in range(z.size // group):
+            for index in range(count):
+                j = start + _U(index)
+                a, b = z[j], z[j + one]
+                z[j] = a + b
+                z[j + one] = a - b
+            start += step
+
+    return _compiled(butterfly)
+
+
+_first, _second, _third = _butterfly4(1), _butterfly4(4), _butterfly4(16)
+_last32, _last128 = _butterfly2(16), _butterfly2(64)
+
+
+@_compiled
+def _load(x, first, z):
+    # Four rows at a time: one row alone would touch a cache line per value.
+    for lane in range(0, LANES, 4):
+        a, b, c, d = x[first + lane], x[first + lane + 1], x[first + lane + 2], x[first + lane + 3]
+        j = _U(lane)
+        for k in range(x.shape[1]):
+            z[j] = a[k]
+            z[j + _U(1)] = b[k]
+            z[j + _U(2)] = c[k]
+            z[j + _U(3)] = d[k]
+            j += _U(LANES)
+
+
+@_compiled
+def _store(z, out, first):
+    for lane in range(0, LANES, 4):
+        a, b, c, d = out[first + lane], out[first + lane + 1], out[first + lane + 2], out[first + lane + 3]
+        j = _U(lane)
+        for k in range(out.shape[1]):
+            a[k] = z[j]
+            b[k] = z[j + _U(1)]
+            c[k] = z[j + _U(2)]
+            d[k] = z[j + _U(3)]
+            j += _U(LANES)
+
+
+@_compiled
+def _rotate(z, block):
+    if block >= 16:
+        _first(z)
+        _second(z)
+    if block == 32:
+        _last32(z)
+    if block >= 64:
+        _third(z)
+    if block == 128:
+        _last128(z)
+
+
+@_compiled
+def _block_maxima(bits, maxima):
+    # As integers, magnitudes order like floats and NaN is larger than everything.
+    tile, j = _U(0), _U(0)
+    for _ in range(maxima.size // LANES):
+        for lane in range(LANES):
+            largest = bits[tile + _U(lane)] & _MAGNITUDE
+            for i in range(1, _BLOCK):
+                largest = max(largest, bits[tile + _U(lane) + _U(i * LANES)] & _MAGNITUDE)
+            maxima[j + _U(lane)] = largest
+        tile += _U(_TILE)
+        j += _U(LANES)
+
+
+@_compiled
+def _token_maxima(maxima, largest):
+    for lane in range(LANES):
+        largest[lane] = maxima[lane]
+    j = _U(LANES)
+    for _ in range(maxima.size // LANES - 1):
+        for lane in range(LANES):
+            largest[lane] = max(largest[lane], maxima[j + _U(lane)])
+        j += _U(LANES)
+
+
+@_compiled
+def _round_int8(z, inverse, scale):
+    tile = _U(0)
+    for _ in range(z.size // _TILE):
+        for lane in range(LANES):
+            factor, back = inverse[lane], scale[lane]
+            for i in range(_BLOCK):
+                j = tile + _U(lane) + _U(i * LANES)
+                z[j] = ((z[j] * factor + _INTEGER_MAGIC) - _INTEGER_MAGIC) * back
+        tile += _U(_TILE)
+
+
+@_compiled
+def _block_scales(maxima, unit, unit_bits, scale, scale_bits, factor, to_scale, largest, norm):
+    """Block maxima -> E4M3 scales; `maxima` then holds what a code is worth, `factor` its inverse."""
+    j = _U(0)
+    for _ in range(maxima.size // LANES):
+        for lane in range(LANES):
+            value = maxima[j + _U(lane)] * norm * to_scale[lane]
+            scale[lane] = value if value < _F(448) else _F(448)
+        for lane in range(LANES):
+            exponent = scale_bits[lane] & _EXPONENT
+            unit_bits[lane] = exponent if exponent > _SMALLEST_E4M3 else _SMALLEST_E4M3
+        for lane in range(LANES):
+            magic = unit[lane] * _E4M3_MAGIC
+            value = (scale[lane] + magic) - magic
+            divisor = value if value > _TINY else _F(1e30)
+            factor[j + _U(lane)] = to_scale[lane] * _F(6) / divisor * norm
+            maxima[j + _U(lane)] = value * (largest[lane] * _F(1.0 / 2688.0))
+        j += _U(LANES)
+
+
+@_compiled
+def _round_e2m1(z, factor, back):
+    tile, block = _U(0), _U(0)
+    for _ in range(z.size // _TILE):
+        for lane in range(LANES):
+            multiply, divide = factor[block + _U(lane)], back[block + _U(lane)]
+            for i in range(_BLOCK):
+                j = tile + _U(lane) + _U(i * LANES)
+                value = z[j] * multiply
+                size = abs(value)
+                magic = _E2M1_MAGIC if size < _F(2) else (_E2M1_MAGIC * _F(2) if size < _F(4) else _E2M1_MAGIC * _F(4))
+                value = (value + magic) - magic
+                value = value if value < _F(6) else _F(6)
+                value = value if value > _F(-6) else _F(-6)
+                z[j] = value * divide
+        tile += _U(_TILE)
+        block += _U(LANES)
+
+
+@_compiled
+def int8_rows(x, out, block, start, stop):
+    """Tokens start..stop of x float32 (M, K) -> fake INT8 after a rotation, out float32 (M, K).
+
+    At least 32 tokens, K a multiple of 16, `block` 1, 16, 32, 64 or 128. The last 32 tokens may be
+    computed twice.
+    """
+    z = np.empty(x.shape[1] * LANES, _F)
+    bits = z.view(_I)
+    maxima = np.empty(x.shape[1] // _BLOCK * LANES, _I)
+    largest_bits = np.empty(LANES, _I)
+    largest, inverse, scale = largest_bits.view(_F), np.empty(LANES, _F), np.empty(LANES, _F)
+    norm = _F(1.0 / math.sqrt(block))
+    first = start
+    while first < stop:
+        first = min(first, stop - LANES)
+        _load(x, first, z)
+        _rotate(z, block)
+        _block_maxima(bits, maxima)
+        _token_maxima(maxima, largest_bits)
+        for lane in range(LANES):
+            amax = largest[lane] * norm
+            inverse[lane] = _F(127) * norm / (amax if amax > _TINY else _TINY)
+            scale[lane] = amax * _F(1.0 / 127.0) if largest_bits[lane] < _EXPONENT else _NAN
+        _round_int8(z, inverse, scale)
+        _store(z, out, first)
+        first += LANES
+
+
+@_compiled
+def nvfp4_rows(x, out, block, start, stop):
+    """Tokens start..stop of x float32 (M, K) -> fake NVFP4 after a rotation; as `int8_rows`."""
+    blocks = x.shape[1] // _BLOCK
+    z = np.empty(x.shape[1] * LANES, _F)
+    bits = z.view(_I)
+    maxima_bits, factor = np.empty(blocks * LANES, _I), np.empty(blocks * LANES, _F)
+    maxima = maxima_bits.view(_F)
+    largest_bits, to_scale = np.empty(LANES, _I), np.empty(LANES, _F)
+    largest = largest_bits.view(_F)
+    scale, unit = np.empty(LANES, _F), np.empty(LANES, _F)
+    scale_bits, unit_bits = scale.view(_I), unit.view(_I)
+    norm = _F(1.0 / math.sqrt(block))
+    first = start
+    while first < stop:
+        first = min(first, stop - LANES)
+        _load(x, first, z)
+        _rotate(z, block)
+        _block_maxima(bits, maxima_bits)
+        _token_maxima(maxima_bits, largest_bits)
+        for lane in range(LANES):
+            amax = largest[lane] * norm if largest_bits[lane] < _EXPONENT else _NAN
+            to_scale[lane] = _F(448) / (amax if amax > _TINY else _TINY)
+            largest[lane] = amax
+        _block_scales(maxima, unit, unit_bits, scale, scale_bits, factor, to_scale, largest, norm)
+        _round_e2m1(z, factor, maxima)
+        _store(z, out, first)
+        first += LANES
