@@ -93,7 +93,8 @@ class Speeds:
     """Milliseconds of one block, by (model, block): skipped, and computed entirely at each precision.
 
     A block that mixes precisions is taken to cost the MAC-weighted mean of its parts; what it does besides linear
-    layers (attention, norms) is in every precision's figure. Absent: never timed.
+    layers (attention, norms) is in every precision's figure. A precision that this block never took is carried over
+    from the model's other blocks in proportion; one that no block took is absent.
     """
 
     milliseconds: Mapping[tuple[str, int], Mapping[str, float]]
@@ -108,8 +109,14 @@ def measure_speeds(*traces: Trace) -> Speeds:
     tables = [_timed(trace) for trace in traces if not trace.meta.probe]
     if not tables:
         return Speeds({})
-    cells = pd.concat(tables, ignore_index=True)
-    return Speeds({key: _fit(group) for key, group in cells.groupby(["model", "block"], sort=False)})
+    found = {}
+    for model, cells in pd.concat(tables, ignore_index=True).groupby("model", sort=False):
+        scale = cells[cells["skipped"] == 0].groupby("block")["milliseconds"].median()
+        pooled = _fit(cells.assign(milliseconds=cells["milliseconds"] / cells["block"].map(scale)))
+        for block, own in cells.groupby("block", sort=False):
+            carried = {name: cost * float(scale.get(block, NAN)) for name, cost in pooled.items()}
+            found[model, block] = {**carried, **_fit(own)}
+    return Speeds(found)
 
 
 def estimate_seconds(trace: Trace, speeds: Speeds) -> float:

@@ -48,6 +48,8 @@ def replay(trace: Trace, policy: Policy, calibration: Calibration | None = None)
     if trace.meta.replay is not None:
         raise ValueError("This trace is itself a replay; replay the recording that it came from.")
     calibration = calibration or trace.meta.calibration
+    if trace.blocks.empty:  # cancelled before its first step: nothing was decided, nothing would be
+        return trace.with_meta(policy=policy.to_dict(), calibration=calibration, replay="exact")
     grid = layout(trace)
     seen = observe(trace, grid)
     reuse = _decide_reuse(grid, seen, policy)
@@ -107,8 +109,6 @@ def _decide_reuse(grid: Grid, seen: Observed, policy: Policy) -> _Reuse:
             np.where(skips, a, np.where(computes, b, c))
             for a, b, c in zip(_values(skip), _values(compute), _values(state), strict=True)
         ))  # fmt: skip
-    if not history:
-        return _Reuse(state, *(np.zeros(grid.shape, bool) for _ in range(8)))
     stacked = [np.stack(column) for column in zip(*history, strict=True)]
     return _Reuse(BlockState(*stacked[: len(_STATE)]), *stacked[len(_STATE) :])
 
