@@ -11,6 +11,7 @@ because `save_pretrained` writes its name. Everything that a run changes lies in
 
 from __future__ import annotations
 
+import inspect
 import threading
 from contextlib import contextmanager
 from functools import partial
@@ -25,7 +26,7 @@ from . import block as blocks
 from .calibrate import find_calibration, model_hash
 from .families import Family, family_of, find, transformers_of
 from .linear import Group
-from .policy import Policy, needs_calibration
+from .policy import Policy
 from .records import Calibration
 from .refusals import CannotAttach, check_adapters, check_attachable, check_fused, check_hooks
 from .run import OWNER, Run, attachment_of, recorded
@@ -243,10 +244,12 @@ def _operate(handle: Handle, progress, packed: Mapping[str, PackedWeight]) -> No
 
 
 def _follow(handle: Handle, slot: str, model) -> None:
+    names = list(inspect.signature(type(model).forward).parameters)[1:]
+
     def enter(_, args, kwargs):
         run = handle.active()
         if run is not None:
-            run.enter(slot, kwargs)
+            run.enter(slot, {**dict(zip(names, args)), **kwargs})
 
     def leave(*_):
         run = handle.active()

@@ -75,7 +75,7 @@ def _cogvideox_vae():
 
 
 def cogvideox(
-    pipeline=CogVideoXPipeline, *, layers=3, heads=2, dtype=torch.float32, scheduler=None, seed=0,
+    pipeline=CogVideoXPipeline, *, layers=2, heads=2, dtype=torch.float32, scheduler=None, seed=0,
     version_15=False,
 ):
     """A random CogVideoX pipeline; `version_15` gives the 1.5 layout (temporal patches, ofs)."""
