@@ -31,7 +31,8 @@ Where the paper is silent, we decide:
 * r is measured before the rotation: after it the verdicts invert. NVFP4 and INT8 are purified; 16 bits need no help.
 * While TDC is on *every* computed block refreshes the cache, also in the last steps, whose cache nobody uses again.
 * Signals that disagree within a batch or between streams are joined before they come here: the largest speaks.
-  Guidance branches that run separately have separate states.
+  Guidance branches that run separately have separate states. A second transformer that takes over half way (Wan 2.2)
+  begins without a past, so its first step is a first step; warm-up and final steps count over the whole run.
 
 The rules are elementwise: each works on Python numbers (one block, `decide`) and on NumPy arrays with one element per
 block (`replay`), so live and what-if cannot drift apart.
@@ -73,7 +74,7 @@ def reuse_rules(policy: Policy, state: BlockState, step: Any, steps: Any) -> tup
         (step >= steps - policy.protect_last, "final steps"),
         (state.computed < 2, "no history"),
         (state.consecutive_skips >= policy.max_skips, "skip limit"),
-        (np.isfinite(state.drift) == False, "signal not finite"),  # noqa: E712 elementwise, on bool and array alike
+        (~np.isfinite(state.drift), "signal not finite"),
         (state.accumulated + state.drift > policy.tdc_threshold, "budget spent"),
     )
 
@@ -81,12 +82,12 @@ def reuse_rules(policy: Policy, state: BlockState, step: Any, steps: Any) -> tup
 def precision_rules(
     policy: Policy, state: BlockState, calibrated: Any, predicted: Any
 ) -> tuple[tuple[Any, str, str, str], ...]:
-    """DMPQ: (holds, precision, decided_by, reason) in order; the first that holds decides a group of a computed block."""
+    """DMPQ: (holds, precision, decided_by, reason) in order; the first that holds decides a computed block's group."""
     return (
         (state.computed == 0, "int8", "first step", "first step"),
         ((state.consecutive_skips > 0) & (policy.resume == "int8"), "int8", "resume", "resumed after skip"),
-        (calibrated == False, "int8", "uncalibrated", "uncalibrated"),  # noqa: E712 elementwise
-        (np.isfinite(predicted) == False, "int8", "no signal", "signal not finite"),  # noqa: E712 elementwise
+        (np.logical_not(calibrated), "int8", "uncalibrated", "uncalibrated"),
+        (~np.isfinite(predicted), "int8", "no signal", "signal not finite"),
         (predicted > policy.error_threshold, "int8", "predictor", "predicted error above threshold"),
         (predicted <= policy.error_threshold, "nvfp4", "predictor", "predicted error within threshold"),
     )
