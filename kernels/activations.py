@@ -11,6 +11,9 @@ import torch
 
 from kernels.formats import BLOCK, decode_e2m1, decode_e4m3, unpack_nibbles
 
+# The Triton row kernels hold a whole token in the registers of one program; beyond this, PyTorch.
+LARGEST_ROW = 16384
+
 
 class Nvfp4Activation(NamedTuple):
     """NVFP4 activations after the rotation.

@@ -220,7 +220,7 @@ def int8_rows(x, out, block, start, stop):
         _token_maxima(maxima, largest_bits)
         for lane in range(LANES):
             amax = largest[lane] * norm
-            inverse[lane] = _F(127) * norm / (amax if amax > _TINY else _TINY)
+            inverse[lane] = _F(1) / (amax if amax > _TINY else _TINY) * _F(127) * norm
             scale[lane] = amax * _F(1.0 / 127.0) if largest_bits[lane] < _EXPONENT else _NAN
         _round_int8(z, inverse, scale)
         _store(z, out, first)
@@ -249,7 +249,7 @@ def nvfp4_rows(x, out, block, start, stop):
         _token_maxima(maxima_bits, largest_bits)
         for lane in range(LANES):
             amax = largest[lane] * norm if largest_bits[lane] < _EXPONENT else _NAN
-            to_scale[lane] = _F(448) / (amax if amax > _TINY else _TINY)
+            to_scale[lane] = _F(1) / (amax if amax > _TINY else _TINY) * _F(448)
             largest[lane] = amax
         _block_scales(maxima, unit, unit_bits, scale, scale_bits, factor, to_scale, largest, norm)
         _round_e2m1(z, factor, maxima)

@@ -60,7 +60,7 @@ def fake_quantize_nvfp4_torch(tokens: torch.Tensor, block: int, four_over_six: b
     blocks = values.unflatten(1, (-1, BLOCK))
     block_max = blocks.abs().amax(-1)
     largest = block_max.amax(-1, keepdim=True)
-    to_scale = E4M3_MAX / largest.clamp_min(SMALLEST_AMAX)
+    to_scale = largest.clamp_min(SMALLEST_AMAX).reciprocal() * E4M3_MAX
     scale = (block_max * to_scale).clamp_(max=E4M3_MAX).to(torch.float8_e4m3fn).to(torch.float32)
     factor = torch.where(scale == 0, torch.zeros_like(scale), (to_scale * E2M1_MAX) / scale)
     # `round_e2m1` in place: the temporaries cost as much as the arithmetic.

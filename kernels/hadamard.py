@@ -28,7 +28,7 @@ def hadamard_matrix(block: int, dtype: torch.dtype = torch.float32, device: torc
 def hadamard(x: torch.Tensor, block: int) -> torch.Tensor:
     """Rotate consecutive blocks of the last dimension, in float32.
 
-    x: (..., K) of any float dtype; K is a multiple of `block`, a power of two. Returns a new
+    x: (..., K) of any float dtype; K is a multiple of `block` (1, 16, 32, 64 or 128). Returns a new
     float32 tensor of the same shape (float64 stays float64, for measurements); for block 1 the
     values of x. Raises ValueError for a block that does not fit.
     """
@@ -51,10 +51,10 @@ def hadamard(x: torch.Tensor, block: int) -> torch.Tensor:
 
 
 def check_block(size: int, block: int) -> None:
-    """Raise ValueError unless `block` is a power of two up to 128 that divides `size`."""
-    if block < 1 or block > BLOCKS[0] or block & (block - 1) or size % block:
+    """Raise ValueError unless `block` is 1 or one of BLOCKS and divides `size`."""
+    if block not in (1, *BLOCKS) or size % block:
         raise ValueError(
-            f"A Hadamard block must be a power of two from 1 to {BLOCKS[0]} that divides the last dimension: "
+            "A Hadamard block must be 1, 16, 32, 64 or 128 and divide the last dimension: "
             f"got block {block} for a last dimension of {size}."
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernels import target
-from kernels.activations import Int8Activation, as_tokens, token_stats
+from kernels.activations import LARGEST_ROW, Int8Activation, as_tokens, token_stats
 from kernels.formats import INT8_MAX, SMALLEST_AMAX
 from kernels.hadamard import check_block, hadamard as rotate
 
@@ -17,8 +17,8 @@ def quantize_int8(x: torch.Tensor, hadamard: int = 1) -> Int8Activation:
     for integer inputs and for a block that does not divide K.
     """
     check_block(x.shape[-1], hadamard)
-    if x.numel() and target.probe(x.device).triton:
-        from kernels.quantize_int8_triton import quantize_int8_triton
+    if x.numel() and x.shape[-1] <= LARGEST_ROW and target.probe(x.device).triton:
+        from kernels.quantize_triton import quantize_int8_triton
 
         return quantize_int8_triton(x, hadamard)
     return quantize_int8_torch(x, hadamard)
@@ -38,5 +38,5 @@ def round_int8(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotated float32 tokens (M, K) -> whole numbers in [-127, 127] as float32, token scale (M,)."""
     largest = values.abs().amax(-1)
     finite = torch.where(torch.isfinite(largest), largest, torch.full_like(largest, float("nan")))
-    inverse = INT8_MAX / finite.clamp_min(SMALLEST_AMAX)
+    inverse = finite.clamp_min(SMALLEST_AMAX).reciprocal() * INT8_MAX
     return (values * inverse[:, None]).round_(), finite * (1.0 / INT8_MAX)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from kernels import target
-from kernels.activations import Nvfp4Activation, as_tokens, token_stats
+from kernels.activations import LARGEST_ROW, Nvfp4Activation, as_tokens, token_stats
 from kernels.formats import (
     BLOCK,
     E2M1_MAX,
@@ -34,8 +34,8 @@ def quantize_nvfp4(x: torch.Tensor, hadamard: int = 1, four_over_six: bool = Fal
     for integer inputs and for a block that does not divide K.
     """
     check_block(x.shape[-1], hadamard)
-    if x.numel() and target.probe(x.device).triton:
-        from kernels.quantize_nvfp4_triton import quantize_nvfp4_triton
+    if x.numel() and x.shape[-1] <= LARGEST_ROW and target.probe(x.device).triton:
+        from kernels.quantize_triton import quantize_nvfp4_triton
 
         return quantize_nvfp4_triton(x, hadamard, four_over_six)
     return quantize_nvfp4_torch(x, hadamard, four_over_six)
@@ -55,7 +55,7 @@ def round_nvfp4(values: torch.Tensor, four_over_six: bool = False) -> tuple[torc
     block_max = blocks.abs().amax(-1)
     largest = block_max.amax(-1, keepdim=True)
     top = FOUR_OVER_SIX_TOP if four_over_six else E4M3_MAX
-    to_scale = top / largest.clamp_min(SMALLEST_AMAX)
+    to_scale = largest.clamp_min(SMALLEST_AMAX).reciprocal() * top
     scales = encode_e4m3(block_max * to_scale)
     rounded = _round_blocks(blocks, scales, to_scale)
     if four_over_six:

@@ -1,0 +1,56 @@
+"""Plain quantizers as one Triton kernel, one token a program: read, rotate, round, store.
+
+The statistics of `store_row` come from the same read. The rotation, the rounding and the row walk
+are shared with the fused kernels (`triton_quantize.py`, `triton_nvfp4.py`, `triton_rows.py`).
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.activations import Int8Activation, Nvfp4Activation, as_tokens
+from kernels.triton_quantize import STORE_INT8, STORE_NVFP4, STORE_TYPES, RowOutput, store_row
+from kernels.triton_rows import load_row
+
+
+@triton.jit
+def _quantize_kernel(
+    x, codes, scales, token_scale, absmax, abssum, x_token,
+    CHANNELS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, KIND: tl.constexpr,
+    HADAMARD: tl.constexpr, SPLIT: tl.constexpr, FOUR_OVER_SIX: tl.constexpr,
+):
+    row = tl.program_id(0)
+    y = load_row(x + row.to(tl.int64) * x_token, CHANNELS, WIDTH, CHUNKS, True)
+    store_row(
+        y, row, codes, scales, token_scale, absmax, abssum,
+        CHANNELS, WIDTH, CHUNKS, KIND, HADAMARD, SPLIT, FOUR_OVER_SIX,
+    )
+
+
+def quantize_int8_triton(x: torch.Tensor, hadamard: int = 1) -> Int8Activation:
+    """`quantize_int8` on a GPU."""
+    return _launch(x, "int8", hadamard, False)
+
+
+def quantize_nvfp4_triton(x: torch.Tensor, hadamard: int = 1, four_over_six: bool = False) -> Nvfp4Activation:
+    """`quantize_nvfp4` on a GPU."""
+    return _launch(x, "nvfp4", hadamard, four_over_six)
+
+
+def _launch(x, quantize, hadamard, four_over_six):
+    tokens = as_tokens(x)
+    if tokens.stride(1) != 1:
+        tokens = tokens.contiguous()
+    out = RowOutput(x.shape, x.dtype, x.device, quantize, hadamard, four_over_six)
+    _quantize_kernel[(out.rows,)](tokens, *out.pointers, tokens.stride(0), **out.constants)
+    return out.result()
+
+
+_TYPES = {"x": "*bf16", **STORE_TYPES, "x_token": "i32"}
+_ROW = {"CHANNELS": 3072, "WIDTH": 1024, "CHUNKS": 3}
+COMPILE_CASES = [
+    (_quantize_kernel, _TYPES, {**_ROW, **STORE_INT8}, {"num_warps": 4}),
+    (_quantize_kernel, {**_TYPES, "codes": "*u8"}, {**_ROW, **STORE_NVFP4}, {"num_warps": 4}),
+]
