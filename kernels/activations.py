@@ -62,7 +62,7 @@ def block_values(act: Nvfp4Activation) -> torch.Tensor:
 
 def nvfp4_values(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Packed codes (R, Kp/2) and E4M3 bits (R, Kp/16) -> float32 (R, Kp) without any outer scale."""
-    values = decode_e2m1(unpack_nibbles(codes)).view(codes.shape[0], -1, BLOCK)
+    values = decode_e2m1(unpack_nibbles(codes)).view(*scales.shape, BLOCK)
     return values.mul_(decode_e4m3(scales)[:, :, None]).flatten(1)
 
 

@@ -56,8 +56,8 @@ def fake_quantize_nvfp4_torch(tokens: torch.Tensor, block: int, four_over_six: b
     if four_over_six or values.shape[1] % BLOCK:
         rounded, scales, token_scale = round_nvfp4(values, four_over_six)
         worth = decode_e4m3(scales) * token_scale[:, None]
-        return (rounded.unflatten(1, (-1, BLOCK)) * worth[:, :, None]).flatten(1)[:, : values.shape[1]]
-    blocks = values.unflatten(1, (-1, BLOCK))
+        return (rounded.view(*worth.shape, BLOCK) * worth[:, :, None]).flatten(1)[:, : values.shape[1]]
+    blocks = values.view(len(values), values.shape[1] // BLOCK, BLOCK)
     block_max = blocks.abs().amax(-1)
     largest = block_max.amax(-1, keepdim=True)
     to_scale = largest.clamp_min(SMALLEST_AMAX).reciprocal() * E4M3_MAX

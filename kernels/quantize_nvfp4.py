@@ -51,7 +51,9 @@ def quantize_nvfp4_torch(x: torch.Tensor, hadamard: int = 1, four_over_six: bool
 
 def round_nvfp4(values: torch.Tensor, four_over_six: bool = False) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Rotated float32 tokens (M, K) -> E2M1 values (M, Kp), E4M3 bits (M, Kp/16), token scale (M,)."""
-    blocks = F.pad(values, (0, -values.shape[-1] % BLOCK)).view(values.shape[0], -1, BLOCK)
+    rows, size = values.shape
+    count = -(-size // BLOCK)
+    blocks = F.pad(values, (0, count * BLOCK - size)).view(rows, count, BLOCK)
     block_max = blocks.abs().amax(-1)
     largest = block_max.amax(-1, keepdim=True)
     top = FOUR_OVER_SIX_TOP if four_over_six else E4M3_MAX
