@@ -79,9 +79,8 @@ def residual_delta(
     Raises ValueError for an unknown format, or shapes that do not fit together.
     """
     _check(x, y, cached, format)
-    # Nibble packing of a delta is the quantizer's own kernel; the fused pass stores whole bytes.
-    byte_formats = format != "nvfp4" and (cached is None or cached.format != "nvfp4")
-    if byte_formats and target.probe(x.device).triton:
+    formats = {format} if cached is None else {format, cached.format}
+    if _has_kernel(x.device, formats):
         from kernels.residual_triton import residual_delta_triton
 
         return residual_delta_triton(x, y, cached, format)
@@ -98,7 +97,7 @@ def apply_delta(x: torch.Tensor, cached: CachedDelta) -> torch.Tensor:
             f"A cached delta of shape {tuple(cached.shape)} cannot be added to a stream of shape "
             f"{tuple(x.shape)}; drop the cache when batch or size change."
         )
-    if cached.format != "nvfp4" and target.probe(x.device).triton:
+    if _has_kernel(x.device, {cached.format}):
         from kernels.residual_triton import apply_delta_triton
 
         return apply_delta_triton(x, cached)
@@ -195,6 +194,14 @@ def _as_activation(cached: CachedDelta):
     return Nvfp4Activation(
         cached.codes, cached.block_scales, cached.scale, empty, empty, cached.shape
     )
+
+
+def _has_kernel(device: torch.device, formats: set[str]) -> bool:
+    # Nibble packing is the quantizer's own kernel, and Triton has E4M3 from Ada on.
+    here = target.probe(device)
+    if not here.triton or "nvfp4" in formats:
+        return False
+    return "fp8" not in formats or here.capability is None or here.capability >= (8, 9)
 
 
 def _check(x, y, cached, format) -> None:

@@ -12,12 +12,15 @@ import triton.language as tl
 
 from kernels.residual import CachedDelta
 from kernels.triton_rows import (
-    INTERPRETED,
     as_samples,
-    max_and_sum,
+    load_chunk,
+    load_row,
     round_to_int8,
+    row_max_and_sum,
     row_shape,
     row_start,
+    row_sum,
+    store_chunk,
     token_step,
 )
 
@@ -26,69 +29,69 @@ _SUM_BLOCK = 4096
 
 
 @triton.jit
-def _sum_pair(a, b):
-    if INTERPRETED:
-        first = tl.sum(a, 0)
-        second = tl.sum(b, 0)
-    else:
-        first, second = tl.reduce((a, b), 0, _combine_sums)
-    return first, second
-
-
-@triton.jit
-def _combine_sums(a0, b0, a1, b1):
-    return a0 + a1, b0 + b1
-
-
-@triton.jit
-def _read_delta(codes, scales, row, columns, mask, CHANNELS: tl.constexpr, FORMAT: tl.constexpr):
-    offsets = row.to(tl.int64) * CHANNELS + columns
-    if FORMAT == 3:
-        value = tl.load(codes + offsets, mask=mask, other=0.0).to(tl.float32)
-    elif FORMAT == 2:
-        bits = tl.load(codes + offsets, mask=mask, other=0)
-        value = bits.to(tl.float8e4nv, bitcast=True).to(tl.float32) * tl.load(scales + row)
-    else:
-        value = tl.load(codes + offsets, mask=mask, other=0).to(tl.float32) * tl.load(scales + row)
+def _read_delta(
+    codes, scales, row, INDEX: tl.constexpr,
+    CHANNELS: tl.constexpr, WIDTH: tl.constexpr, FORMAT: tl.constexpr,
+):
+    chunk = load_chunk(codes + row.to(tl.int64) * CHANNELS, INDEX, CHANNELS, WIDTH)
+    if FORMAT == 2:
+        chunk = chunk.to(tl.float8e4nv, bitcast=True)
+    value = chunk.to(tl.float32)
+    if FORMAT != 3:
+        value = value * tl.load(scales + row)
     return value
+
+
+@triton.jit
+def _magnitude_sum(row, CHUNKS: tl.constexpr):
+    magnitudes = ()
+    for i in tl.static_range(CHUNKS):
+        magnitudes = magnitudes + (tl.abs(row[i]),)
+    return row_sum(magnitudes, CHUNKS)
 
 
 @triton.jit
 def _residual_delta_kernel(
     x, y, old_codes, old_scale, codes, scale, sums,
     tokens, rows, x_batch, x_token, y_batch, y_token,
-    CHANNELS: tl.constexpr, WIDTH: tl.constexpr, OLD: tl.constexpr, NEW: tl.constexpr,
+    CHANNELS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr,
+    OLD: tl.constexpr, NEW: tl.constexpr,
 ):
     row = tl.program_id(0)
-    columns = tl.arange(0, WIDTH)
-    mask = columns < CHANNELS
-    x_row = tl.load(x + row_start(row, tokens, x_batch, x_token) + columns, mask=mask, other=0.0)
-    y_row = tl.load(y + row_start(row, tokens, y_batch, y_token) + columns, mask=mask, other=0.0)
-    x_row = x_row.to(tl.float32)
-    delta = y_row.to(tl.float32) - x_row
-    magnitude = tl.abs(delta)
-    if OLD:
-        old = _read_delta(old_codes, old_scale, row, columns, mask, CHANNELS, OLD)
-        change_sum, old_sum = _sum_pair(tl.abs(delta - old), tl.abs(old))
-        tl.store(sums + 2 * rows + row, change_sum)
-        tl.store(sums + 3 * rows + row, old_sum)
-    largest, delta_sum = max_and_sum(magnitude)
-    x_sum = tl.sum(tl.abs(x_row), 0)
+    x_row = load_row(x + row_start(row, tokens, x_batch, x_token), CHANNELS, WIDTH, CHUNKS)
+    y_row = load_row(y + row_start(row, tokens, y_batch, y_token), CHANNELS, WIDTH, CHUNKS)
+    delta = ()
+    for i in tl.static_range(CHUNKS):
+        delta = delta + (y_row[i] - x_row[i],)
+    largest, delta_sum = row_max_and_sum(delta, CHUNKS)
     tl.store(sums + row, delta_sum)
-    tl.store(sums + rows + row, x_sum)
+    tl.store(sums + rows + row, _magnitude_sum(x_row, CHUNKS))
+    if OLD:
+        change = ()
+        old = ()
+        for i in tl.static_range(CHUNKS):
+            part = _read_delta(old_codes, old_scale, row, i, CHANNELS, WIDTH, OLD)
+            old = old + (part,)
+            change = change + (delta[i] - part,)
+        tl.store(sums + 2 * rows + row, _magnitude_sum(change, CHUNKS))
+        tl.store(sums + 3 * rows + row, _magnitude_sum(old, CHUNKS))
 
-    out = codes + row.to(tl.int64) * CHANNELS + columns
-    if NEW == 3:
-        tl.store(out, delta.to(tl.bfloat16), mask=mask)
+    inverse = 1.0
+    if NEW == 1:
+        step, inverse = token_step(largest, delta_sum, 127.0)
+        tl.store(scale + row, step)
     elif NEW == 2:
         step, inverse = token_step(largest, delta_sum, 448.0)
         tl.store(scale + row, step)
-        bits = (delta * inverse).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
-        tl.store(out, bits, mask=mask)
-    else:
-        step, inverse = token_step(largest, delta_sum, 127.0)
-        tl.store(scale + row, step)
-        tl.store(out, round_to_int8(delta * inverse), mask=mask)
+    out = codes + row.to(tl.int64) * CHANNELS
+    for i in tl.static_range(CHUNKS):
+        if NEW == 1:
+            store_chunk(out, round_to_int8(delta[i] * inverse), i, CHANNELS, WIDTH)
+        elif NEW == 2:
+            bits = (delta[i] * inverse).to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+            store_chunk(out, bits, i, CHANNELS, WIDTH)
+        else:
+            store_chunk(out, delta[i], i, CHANNELS, WIDTH)
 
 
 @triton.jit
@@ -106,15 +109,14 @@ def _sum_tokens_kernel(sums, stats, tokens, rows, BLOCK: tl.constexpr):
 @triton.jit
 def _apply_delta_kernel(
     x, codes, scale, y, tokens, x_batch, x_token,
-    CHANNELS: tl.constexpr, WIDTH: tl.constexpr, FORMAT: tl.constexpr,
+    CHANNELS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, FORMAT: tl.constexpr,
 ):
     row = tl.program_id(0)
-    columns = tl.arange(0, WIDTH)
-    mask = columns < CHANNELS
-    x_row = tl.load(x + row_start(row, tokens, x_batch, x_token) + columns, mask=mask, other=0.0)
-    value = x_row.to(tl.float32) + _read_delta(codes, scale, row, columns, mask, CHANNELS, FORMAT)
-    out = y + row.to(tl.int64) * CHANNELS + columns
-    tl.store(out, value.to(y.dtype.element_ty), mask=mask)
+    start = row_start(row, tokens, x_batch, x_token)
+    for i in tl.static_range(CHUNKS):
+        value = load_chunk(x + start, i, CHANNELS, WIDTH).to(tl.float32)
+        value += _read_delta(codes, scale, row, i, CHANNELS, WIDTH, FORMAT)
+        store_chunk(y + row.to(tl.int64) * CHANNELS, value, i, CHANNELS, WIDTH)
 
 
 def residual_delta_triton(x, y, cached=None, format="int8"):
@@ -151,7 +153,7 @@ def apply_delta_triton(x, cached):
     return y
 
 
-_ROW = {"CHANNELS": 3072, "WIDTH": 4096}
+_ROW = {"CHANNELS": 3072, "WIDTH": 1024, "CHUNKS": 3}
 _STREAMS = {"x": "*bf16", "y": "*bf16"}
 _STRIDES = dict.fromkeys(("x_batch", "x_token"), "i64")
 _DELTA = {
@@ -163,9 +165,9 @@ _APPLY = {
     "x": "*bf16", "codes": "*i8", "scale": "*fp32", "y": "*bf16", "tokens": "i32", **_STRIDES
 }
 COMPILE_CASES = [
-    (_residual_delta_kernel, _DELTA, {**_ROW, "OLD": 1, "NEW": 1}, {"num_warps": 4}),
-    (_residual_delta_kernel, _DELTA_FP8, {**_ROW, "OLD": 2, "NEW": 2}, {"num_warps": 4, "min_cc": 89}),
-    (_apply_delta_kernel, _APPLY, {**_ROW, "FORMAT": 1}, {"num_warps": 4}),
+    (_residual_delta_kernel, _DELTA, {**_ROW, "OLD": 1, "NEW": 1}, {"num_warps": 1}),
+    (_residual_delta_kernel, _DELTA_FP8, {**_ROW, "OLD": 2, "NEW": 2}, {"num_warps": 1, "min_cc": 89}),
+    (_apply_delta_kernel, _APPLY, {**_ROW, "FORMAT": 1}, {"num_warps": 1}),
     (_sum_tokens_kernel, {"sums": "*fp32", "stats": "*fp32", "tokens": "i32", "rows": "i32"},
      {"BLOCK": _SUM_BLOCK}, {"num_warps": 8}),
 ]

@@ -36,26 +36,27 @@ def butterfly(z):
 
 @triton.jit
 def hadamard_groups(x, GROUPS: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.constexpr):
-    """Orthonormal Hadamard transform of each run of BLOCK values.
+    """Hadamard transform of each run of BLOCK values, times √BLOCK (see `hadamard_norm`).
 
-    x: float32, GROUPS·BLOCK values in any shape, channels last; BLOCK 1, 16, 32, 64 or 128.
-    Returns float32 (GROUPS, 16, BLOCK/16), in natural order: reshape it to what x was.
+    x: float32, GROUPS·BLOCK values in any shape, channels last; BLOCK 16, 32, 64 or 128.
+    Returns float32 (GROUPS, 16, BLOCK/16), in natural order: reshape it to what x was. The
+    orthonormal factor is left to the caller's scale: a quantizer pays nothing for it there.
     The values enter the tensor cores as bfloat16, which rounds them by up to 2^-9; with SPLIT
     the remainder goes through a second product, leaving 2^-17 (for inputs finer than bfloat16).
     """
     LOW: tl.constexpr = BLOCK // 16
     if LOW == 1:
-        z = tl.reshape(x, (GROUPS, 16, 1)) * 0.25
+        z = tl.reshape(x, (GROUPS, 16, 1))
     elif LOW == 2:
-        z = butterfly(tl.reshape(x, (GROUPS * 16, 2))) * 0.17677669529663687
+        z = butterfly(tl.reshape(x, (GROUPS * 16, 2)))
     elif LOW == 4:
         z = tl.permute(butterfly(tl.reshape(x, (GROUPS * 16, 2, 2))), (0, 2, 1))
-        z = tl.permute(butterfly(z), (0, 2, 1)) * 0.125
+        z = tl.permute(butterfly(z), (0, 2, 1))
     else:
         tl.static_assert(LOW == 8)
         z = tl.permute(butterfly(tl.reshape(x, (GROUPS * 16, 2, 2, 2))), (0, 3, 1, 2))
         z = tl.permute(butterfly(z), (0, 3, 1, 2))
-        z = tl.permute(butterfly(z), (0, 3, 1, 2)) * 0.08838834764831845
+        z = tl.permute(butterfly(z), (0, 3, 1, 2))
     z = tl.reshape(z, (GROUPS, 16, LOW))
     high = z.to(tl.bfloat16)
     matrix = sylvester_16().to(MATRIX_TYPE)
@@ -64,6 +65,21 @@ def hadamard_groups(x, GROUPS: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.cons
         rest = (z - high.to(tl.float32)).to(tl.bfloat16)
         product = tl.dot(_rows_of_16(rest, GROUPS, LOW), matrix, acc=product)
     return tl.permute(tl.reshape(product, (GROUPS, LOW, 16)), (0, 2, 1))
+
+
+@triton.jit
+def hadamard_norm(BLOCK: tl.constexpr):
+    """1/√BLOCK, the factor that makes `hadamard_groups` orthonormal; 1 for BLOCK 1."""
+    norm = 1.0
+    if BLOCK == 16:
+        norm = 0.25
+    elif BLOCK == 32:
+        norm = 0.17677669529663687
+    elif BLOCK == 64:
+        norm = 0.125
+    elif BLOCK == 128:
+        norm = 0.08838834764831845
+    return norm
 
 
 @triton.jit

@@ -62,19 +62,36 @@ def decode_e2m1(codes):
 
 
 @triton.jit
-def nvfp4_row(z, WIDTH: tl.constexpr, FOUR_OVER_SIX: tl.constexpr):
-    """One rotated token in NVFP4.
+def block_maxima(z, WIDTH: tl.constexpr):
+    """max|z| of each run of 16: (WIDTH,) -> (WIDTH/16,)."""
+    return tl.max(tl.reshape(tl.abs(z), (WIDTH // 16, 16)), 1)
 
-    z: float32 (WIDTH,), zero beyond the token's channels.
-    Returns packed codes uint8 (WIDTH/2,), the even channel in the low nibble; E4M3 bits uint8
-    (WIDTH/16,); the largest |z| and the token scale, both scalars.
-    """
+
+@triton.jit
+def to_block_scale(largest, FOUR_OVER_SIX: tl.constexpr):
+    """Factor from a block's maximum to its E4M3 scale, given the token's largest value."""
     TOP: tl.constexpr = 256.0 if FOUR_OVER_SIX else 448.0
+    return tl.div_rn(1.0, tl.maximum(largest, _SMALLEST_AMAX)) * TOP
+
+
+@triton.jit
+def token_scale(largest, FOUR_OVER_SIX: tl.constexpr):
+    """The float32 scale over a token's blocks, given its largest value."""
+    TOP: tl.constexpr = 256.0 if FOUR_OVER_SIX else 448.0
+    return largest * (1.0 / (6.0 * TOP))
+
+
+@triton.jit
+def nvfp4_chunk(z, to_scale, WIDTH: tl.constexpr, FOUR_OVER_SIX: tl.constexpr):
+    """WIDTH values of a rotated token in NVFP4.
+
+    z: float32 (WIDTH,), zero beyond the token's channels; to_scale: of the whole token.
+    Returns codes uint8 (WIDTH/2,), the even channel in the low nibble, and the E4M3 bits of the
+    block scales, uint8 (WIDTH/16,).
+    """
     blocks = tl.reshape(z, (WIDTH // 16, 16))
     magnitude = tl.abs(blocks)
     block_max = tl.max(magnitude, 1)
-    largest = tl.max(block_max, 0)
-    to_scale = tl.div_rn(1.0, tl.maximum(largest, _SMALLEST_AMAX)) * TOP
     bits = encode_e4m3(block_max * to_scale)
     rounded = _round_blocks(magnitude, bits, to_scale)
     if FOUR_OVER_SIX:
@@ -86,8 +103,7 @@ def nvfp4_row(z, WIDTH: tl.constexpr, FOUR_OVER_SIX: tl.constexpr):
         rounded = tl.where(better[:, None], other, rounded)
     codes = encode_e2m1(rounded, blocks < 0.0)
     low, high = tl.split(tl.reshape(codes, (WIDTH // 2, 2)))
-    packed = (low | (high << 4)).to(tl.uint8)
-    return packed, bits.to(tl.uint8), largest, largest * (1.0 / (6.0 * TOP))
+    return (low | (high << 4)).to(tl.uint8), bits.to(tl.uint8)
 
 
 @triton.jit
