@@ -41,22 +41,22 @@ def line(gamma: np.ndarray, error: np.ndarray) -> tuple[float, float, float]:
     return alpha, beta, 1.0 - left / total if total > 1e-18 else 0.0
 
 
-def pairs(grid: Grid, block: int, group: int) -> pd.DataFrame:
+def pairs(grid: Grid, block: int, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(step, gamma, error): Γ of the step before beside the error of this one, where both were measured."""
     gamma, error = grid.gamma[block, :-1], grid.error_nvfp4[block, 1:, group]
     seen = np.isfinite(gamma) & np.isfinite(error)
-    steps = np.arange(1, grid.steps)[seen]
-    return pd.DataFrame({"step": steps, "gamma": gamma[seen], "error": error[seen]})
+    return np.arange(1, grid.steps)[seen], gamma[seen], error[seen]
 
 
 def facts(grid: Grid, block: int, group: int, threshold: float) -> Forecast:
     """The lesson for block number `block` and group number `group` (positions in the grid)."""
-    points = pairs(grid, block, group)
-    alpha, beta, r2 = line(points["gamma"].to_numpy(), points["error"].to_numpy())
-    predicted = alpha * points["gamma"] + beta
-    four, small = predicted <= threshold, points["error"] <= threshold
+    step, gamma, error = pairs(grid, block, group)
+    alpha, beta, r2 = line(gamma, error)
+    predicted = alpha * gamma + beta
+    four, small = predicted <= threshold, error <= threshold
     verdict = np.select([four & small, ~four & ~small, ~four & small], VERDICTS[:3], MISS)
-    points = points.assign(predicted=predicted, verdict=verdict)
+    columns = {"step": step, "gamma": gamma, "error": error, "predicted": predicted, "verdict": verdict}
+    points = pd.DataFrame(columns)
     return Forecast(points, alpha, beta, r2, {name: int((verdict == name).sum()) for name in VERDICTS})
 
 
@@ -65,20 +65,19 @@ def fits(grid: Grid) -> pd.DataFrame:
     rows = []
     for block in range(len(grid.blocks)):
         for group in range(len(grid.groups)):
-            points = pairs(grid, block, group)
-            if len(points) >= 3:
-                fitted = line(points["gamma"].to_numpy(), points["error"].to_numpy())
-                rows.append((block, group, *fitted, len(points)))
+            _, gamma, error = pairs(grid, block, group)
+            if len(gamma) >= 3:
+                rows.append((block, group, *line(gamma, error), len(gamma)))
     return pd.DataFrame(rows, columns=["block", "group", "alpha", "beta", "r2", "samples"])
 
 
 def totals(grid: Grid, lines: pd.DataFrame, threshold: float) -> dict[str, int]:
     """All groups together: verdict -> number of decisions at this threshold, each by its own line."""
-    counts = dict.fromkeys(VERDICTS, 0)
-    for row in lines.itertuples():
-        points = pairs(grid, row.block, row.group)
-        four = row.alpha * points["gamma"] + row.beta <= threshold
-        small = points["error"] <= threshold
-        for name, cells in zip(VERDICTS, (four & small, ~four & ~small, ~four & small, four & ~small), strict=True):
-            counts[name] += int(cells.sum())
-    return counts
+    at = lines["block"].to_numpy(int), lines["group"].to_numpy(int)
+    gamma = grid.gamma[at[0], :-1]
+    error = grid.error_nvfp4[at[0], 1:, at[1]]
+    seen = np.isfinite(gamma) & np.isfinite(error)
+    four = seen & (lines["alpha"].to_numpy()[:, None] * gamma + lines["beta"].to_numpy()[:, None] <= threshold)
+    eight, small = seen & ~four, error <= threshold
+    cells = (four & small, eight & ~small, eight & small, four & ~small)
+    return {name: int(where.sum()) for name, where in zip(VERDICTS, cells, strict=True)}

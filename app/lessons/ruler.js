@@ -14,7 +14,7 @@ function shape(name, attributes, text) {
 function drawRuler(canvas, figure) {
   const spec = figure.spec;
   if (!canvas.ruler) {
-    canvas.ruler = { panels: spec.formats.map(() => { const box = el('div', 'panel'); canvas.append(box); return box; }) };
+    canvas.ruler = { panels: spec.formats.map(() => { const box = el('div', 'l-panel'); canvas.append(box); return box; }) };
     const watcher = new ResizeObserver(() => paint(canvas));
     watcher.observe(canvas);
     plots.set(canvas, { stop: () => watcher.disconnect() });
@@ -27,7 +27,7 @@ function drawRuler(canvas, figure) {
 function paint(canvas) {
   const { spec, panels } = canvas.ruler;
   if (!canvas.offsetParent) return;
-  const focused = canvas.contains(document.activeElement) && document.activeElement.closest('.panel');
+  const focused = canvas.contains(document.activeElement) && document.activeElement.closest('.l-panel');
   panels.forEach((box, i) => paintPanel(canvas, box, spec, spec.formats[i]));
   if (focused) { const handle = focused.querySelector('[role=slider]'); if (handle) handle.focus({ preventScroll: true }); }
 }
@@ -66,21 +66,21 @@ function paintPanel(canvas, box, spec, format) {
     }));
     if (Math.abs(real) > spec.span) {
       const cut = middle - Math.sign(real) * half * LINEAR;
-      svg.append(shape('path', { d: `M${x} ${cut + 4} l${column / 3} -8 l${column / 3} 8 l${column / 3} -8`, fill: 'none', stroke: css('--body-background-fill', '#fff'), 'stroke-width': 4 }));
+      svg.append(shape('path', { d: `M${x} ${cut + 4} l${column / 3} -8 l${column / 3} 8 l${column / 3} -8`, fill: 'none', stroke: tint('#FFFFFF'), 'stroke-width': 4 }));
     }
     const snapped = up(format.values[i]);
-    svg.append(shape('line', { x1: x + column * .06, x2: x + column * .94, y1: snapped, y2: snapped, stroke: format.mark, 'stroke-width': Math.max(3, em * .22), 'stroke-linecap': 'round' }));
+    svg.append(shape('line', { x1: x + column * .06, x2: x + column * .94, y1: snapped, y2: snapped, stroke: format.mark[dark() ? 1 : 0], 'stroke-width': Math.max(3, em * .22), 'stroke-linecap': 'round' }));
   });
 
   const x = local.index * column + column / 2, y = up(local.value);
-  const handle = shape('g', { class: 'handle', tabindex: 0, role: 'slider', 'aria-orientation': 'vertical', 'aria-label': spec.words.handle, 'aria-valuenow': Math.round(local.value / spec.span * 100), 'aria-valuemin': -spec.most * 100, 'aria-valuemax': spec.most * 100, 'aria-valuetext': local.value.toPrecision(3) });
+  const handle = shape('g', { class: 'l-handle', tabindex: 0, role: 'slider', 'aria-orientation': 'vertical', 'aria-label': spec.words.handle, 'aria-valuenow': Math.round(local.value / spec.span * 100), 'aria-valuemin': -spec.most * 100, 'aria-valuemax': spec.most * 100, 'aria-valuetext': local.value.toPrecision(3) });
   handle.append(shape('circle', { cx: x, cy: y, r: Math.max(14, em * .8), fill: 'transparent' }));
-  handle.append(shape('circle', { class: 'grip', cx: x, cy: y, r: Math.max(6, em * .42), fill: tint('#E4570B'), stroke: css('--body-background-fill', '#fff'), 'stroke-width': 2 }));
+  handle.append(shape('circle', { class: 'l-grip', cx: x, cy: y, r: Math.max(6, em * .42), fill: tint('#E4570B'), stroke: tint('#FFFFFF'), 'stroke-width': 2 }));
   svg.append(handle);
 
   svg.addEventListener('pointerdown', (event) => {
     const place = svg.getBoundingClientRect();
-    const onHandle = event.target.closest('.handle');
+    const onHandle = event.target.closest('.l-handle');
     const index = onHandle ? local.index : Math.max(0, Math.min(15, Math.floor((event.clientX - place.left) / column)));
     if (event.pointerType === 'touch' && !onHandle) { choose(canvas, index); return; }
     event.preventDefault();
@@ -112,13 +112,13 @@ function paintPanel(canvas, box, spec, format) {
 
 /* The whole token as one cell per block of sixteen: how wrong each block is now. */
 function blockStrip(format, spec) {
-  const strip = el('div', 'strip');
-  const row = el('div', 'cells');
+  const strip = el('div', 'l-strip');
+  const row = el('div', 'l-cells');
   format.blocks.forEach((error, i) => {
-    const cell = el('i', i === spec.block ? 'mine' : '');
+    const cell = el('i', i === spec.block ? 'l-mine' : '');
     cell.style.background = format.shade;
     cell.style.opacity = Math.max(.04, Math.min(1, error / spec.worst));
-    row.append(el('span', i === spec.block ? 'mine' : ''));
+    row.append(el('span', i === spec.block ? 'l-mine' : ''));
     row.lastChild.append(cell);
   });
   strip.append(row, el('p', '', format.sentence));

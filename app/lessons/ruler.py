@@ -9,7 +9,7 @@ import numpy as np
 from app.lessons import numbers
 
 MOST = 40.0          # the largest value that can be dragged to, in multiples of the block's own range
-SPAN = 1.5           # the linear part of the axis, in multiples of the block's largest value
+SPAN = 1.2           # the linear part of the axis, in multiples of the block's largest value
 
 
 class Format(NamedTuple):
@@ -48,8 +48,8 @@ def typical_block(token: np.ndarray) -> int:
 
 
 def tallest(block: np.ndarray) -> int:
-    """Where a block of 16 has its largest magnitude."""
-    return int(np.abs(block).argmax())
+    """Where a block of 16 has its largest positive value (its largest magnitude if none is positive)."""
+    return int(block.argmax() if block.max() > 0 else np.abs(block).argmax())
 
 
 def facts(token: np.ndarray, index: int | None = None, value: float | None = None) -> Ruler:

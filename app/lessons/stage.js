@@ -1,8 +1,8 @@
 /* One lesson on the page. Every number and every word comes from the server function
-   `open_lesson(lesson, language, controls)`; this file only lays out, draws and listens.
+   `open_lesson({lesson, lang, controls})`; this file only lays out, draws and listens.
    `element`, `props`, `server`, `watch` and `trigger` are given by gr.HTML. */
 const root = element.querySelector('.course');
-const state = { lesson: 1, lang: props.lang || 'en', controls: {}, view: null, presenter: false, shown: '' };
+const state = { lesson: 1, lang: lab.lang || 'en', controls: {}, view: null, presenter: false, shown: '' };
 const plots = new Map();
 let flying = false, waiting = false;
 
@@ -13,8 +13,7 @@ const el = (tag, cls, html) => {
   return node;
 };
 const visible = () => element.offsetParent !== null;
-const dark = () => document.body.classList.contains('dark');
-const css = (name, fallback) => getComputedStyle(element).getPropertyValue(name).trim() || fallback;
+const dark = () => document.body.classList.contains('dark') || document.documentElement.classList.contains('dark');
 const tint = (colour) => (dark() && props.dark[String(colour).toUpperCase()]) || colour;
 const size = () => parseFloat(getComputedStyle(root).fontSize);
 
@@ -23,10 +22,11 @@ async function ask() {
   if (flying) { waiting = true; return; }
   flying = true;
   try {
-    const view = await server.open_lesson(state.lesson, state.lang, state.controls);
+    const view = await server.open_lesson({ lesson: state.lesson, lang: state.lang, controls: state.controls });
     if (view.lesson === state.lesson && view.lang === state.lang) { state.view = view; show(view); }
   } catch (problem) {
-    root.querySelector('.trouble').textContent = props.words[state.lang]['learn.trouble'];
+    const line = root.querySelector('.l-trouble') || root.appendChild(el('p', 'l-trouble'));
+    line.textContent = props.trouble[state.lang];
   } finally {
     flying = false;
     if (waiting) { waiting = false; ask(); }
@@ -50,18 +50,26 @@ function remember() {
   history.replaceState(history.state, '', url);
 }
 
+function forget() {
+  const url = new URL(location.href);
+  if (!url.searchParams.has('lesson')) return;
+  url.searchParams.delete('lesson');
+  url.searchParams.delete('present');
+  history.replaceState(history.state, '', url);
+}
+
 /* ---------- layout ---------- */
 function show(view) {
   const key = view.lesson + view.lang;
   const fresh = state.shown !== key;
   if (fresh) { build(view); state.shown = key; }
   view.controls.forEach(refreshControl);
-  root.querySelector('.facts').innerHTML = view.facts
+  root.querySelector('.l-facts').innerHTML = view.facts
     .map(([big, small]) => `<div><b>${big}</b><span>${small}</span></div>`).join('');
-  const aha = root.querySelector('.aha p');
+  const aha = root.querySelector('.l-aha p');
   if (aha.innerHTML !== view.aha) aha.innerHTML = view.aha;
-  root.querySelector('.note').innerHTML = view.note;
-  root.querySelector('.trouble').textContent = '';
+  root.querySelector('.l-note').innerHTML = view.note;
+  root.querySelector('.l-trouble').textContent = '';
   view.figures.forEach((figure) => draw(figure));
   if (fresh && state.moved) root.querySelector('h2').focus({ preventScroll: true });
   state.moved = false;
@@ -74,71 +82,77 @@ function build(view) {
   root.replaceChildren();
   root.lang = view.lang;
 
-  const bar = el('nav', 'bar');
+  const bar = el('nav', 'l-bar');
   bar.setAttribute('aria-label', words.lessons);
   const list = el('ol');
   view.titles.forEach((title, i) => {
-    const button = el('button', i + 1 === view.lesson ? 'dot here' : 'dot', `<i>${i + 1 < props.count ? i + 1 : '★'}</i><span>${title}</span>`);
+    const button = el('button', i + 1 === view.lesson ? 'l-dot l-here' : 'l-dot', `<i>${i + 1 < props.count ? i + 1 : '★'}</i><span>${title}</span>`);
     if (i + 1 === view.lesson) button.setAttribute('aria-current', 'step');
     button.title = title.replace(/<[^>]*>/g, '');
     button.onclick = () => { state.moved = true; go(i + 1); };
     const item = el('li'); item.append(button); list.append(item);
   });
-  const present = el('button', 'present', words.present);
+  const present = el('button', 'l-present', words.present);
   present.setAttribute('aria-pressed', state.presenter);
   present.title = words.present_hint;
   present.onclick = () => setPresenter(!state.presenter);
   bar.append(list, present);
 
-  const head = el('header', 'head');
+  const head = el('header', 'l-head');
   const title = el('h2', '', view.title);
   title.tabIndex = -1;
-  head.append(el('p', 'count', words.count), title, el('p', 'lead', view.lead));
+  head.append(el('p', 'l-count', words.count), title, el('p', 'l-lead', view.lead));
 
-  const figures = el('div', 'figures');
+  const figures = el('div', 'l-figures');
   view.figures.forEach((figure) => {
-    const box = el('figure', 'fig ' + figure.kind);
+    const box = el('figure', 'l-fig l-' + figure.kind);
     box.dataset.id = figure.id;
     if (figure.title) box.append(el('figcaption', '', figure.title));
-    const canvas = el('div', 'canvas');
+    const canvas = el('div', 'l-canvas');
     canvas.style.height = figure.height ? figure.height + 'em' : '';
     if (figure.alt) { canvas.setAttribute('role', figure.kind === 'ruler' ? 'group' : 'img'); canvas.setAttribute('aria-label', figure.alt); }
     box.append(canvas);
     figures.append(box);
   });
 
-  const side = el('div', 'side');
-  const task = el('section', 'task');
-  if (view.task) task.append(el('p', 'do', view.task));
+  const side = el('div', 'l-side');
+  const task = el('section', 'l-task');
+  if (view.task) task.append(el('p', 'l-do', view.task));
   view.controls.forEach((control) => task.append(buildControl(control)));
-  const aha = el('section', 'aha', `<h3>${words.aha}</h3><p aria-live="polite"></p>`);
-  side.append(task, el('section', 'facts'), aha, el('p', 'trouble'));
-  side.querySelector('.trouble').setAttribute('role', 'status');
+  const aha = el('section', 'l-aha', `<h3>${words.aha}</h3><p aria-live="polite"></p>`);
+  side.append(task, el('section', 'l-facts'), aha, el('p', 'l-trouble'));
+  side.querySelector('.l-trouble').setAttribute('role', 'status');
 
-  const body = el('div', 'body');
+  const body = el('div', 'l-body');
   body.append(figures, side);
-  const foot = el('footer', 'foot');
+  const foot = el('footer', 'l-foot');
   const step = (cls, text, to) => {
     const button = el('button', cls, text);
     button.disabled = to < 1 || to > props.count;
     button.onclick = () => { state.moved = true; go(to); root.scrollIntoView({ block: 'start' }); };
     return button;
   };
-  foot.append(step('before', '← ' + words.before, view.lesson - 1));
+  foot.append(step('l-before', '← ' + words.before, view.lesson - 1));
   if (view.lab) {
-    const link = el('a', 'lab', view.lab.label);
+    const link = el('a', 'l-lab', view.lab.label);
     link.href = view.lab.href;
+    link.onclick = (event) => {
+      if (!lab.go || event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      lab.emit('look', { policy: state.view.lab.cfg.policy, preset: null, ...(state.view.lab.cfg.source ? { source: state.view.lab.cfg.source } : {}) });
+      lab.go('lab');
+    };
     foot.append(link);
   }
-  foot.append(step('after', words.after + ' →', view.lesson + 1));
-  root.append(bar, head, body, el('p', 'note'), foot);
+  foot.append(step('l-after', words.after + ' →', view.lesson + 1));
+  root.append(bar, head, body, el('p', 'l-note'), foot);
 }
 
 /* ---------- controls ---------- */
 function send(id, value) { state.controls[id] = value; ask(); }
 
 function buildControl(control) {
-  const box = el('div', 'control ' + control.kind);
+  const box = el('div', 'l-control l-' + control.kind);
   box.dataset.id = control.id;
   const name = 'lesson-' + control.id;
   if (control.kind === 'range') {
@@ -148,7 +162,7 @@ function buildControl(control) {
     label.htmlFor = name;
     input.oninput = () => send(control.id, Number(input.value));
     box.append(label, input);
-    if (control.ends) box.append(el('div', 'ends', `<span>${control.ends[0]}</span><span>${control.ends[1]}</span>`));
+    if (control.ends) box.append(el('div', 'l-ends', `<span>${control.ends[0]}</span><span>${control.ends[1]}</span>`));
   } else if (control.kind === 'pick') {
     const label = el('label', '', `<span>${control.label}</span>`);
     const select = el('select');
@@ -161,7 +175,7 @@ function buildControl(control) {
     const group = el('fieldset');
     group.append(el('legend', '', control.label));
     control.options.forEach(([value, text]) => {
-      const label = el('label', 'chip', '');
+      const label = el('label', 'l-chip', '');
       const input = el('input');
       Object.assign(input, { type: 'radio', name, value, checked: String(value) === String(control.value) });
       input.onchange = () => send(control.id, value);
@@ -170,12 +184,12 @@ function buildControl(control) {
     });
     box.append(group);
   }
-  if (control.hint) box.append(el('p', 'hint', control.hint));
+  if (control.hint) box.append(el('p', 'l-hint', control.hint));
   return box;
 }
 
 function refreshControl(control) {
-  const box = root.querySelector(`.control[data-id="${control.id}"]`);
+  const box = root.querySelector(`.l-control[data-id="${control.id}"]`);
   if (!box) return;
   const output = box.querySelector('output');
   if (output) output.innerHTML = control.shown;
@@ -188,7 +202,7 @@ function refreshControl(control) {
 
 /* ---------- figures ---------- */
 function draw(figure) {
-  const canvas = root.querySelector(`.fig[data-id="${figure.id}"] .canvas`);
+  const canvas = root.querySelector(`.l-fig[data-id="${figure.id}"] .l-canvas`);
   if (!canvas) return;
   if (figure.kind === 'plot') drawPlot(canvas, figure);
   else if (figure.kind === 'film') drawFilm(canvas, figure);
@@ -202,13 +216,19 @@ function themed(value) {
 }
 
 async function drawPlot(canvas, figure) {
-  const plotly = await ready();
-  if (!plotly || !canvas.isConnected) return;
+  const plotly = await library();
+  if (!canvas.isConnected) return;
   const spec = themed(figure.spec);
   const layout = spec.layout;
-  layout.font = { ...layout.font, family: getComputedStyle(root).fontFamily, size: Math.round(size() * (innerWidth < 600 ? .8 : .85)), color: css('--body-text-color', tint('#1D2130')) };
+  layout.font = { ...layout.font, family: getComputedStyle(root).fontFamily, size: Math.round(size() * (innerWidth < 600 ? .8 : .85)), color: tint('#1D2130') };
   layout.paper_bgcolor = layout.plot_bgcolor = 'rgba(0,0,0,0)';
   layout.autosize = true;
+  for (const [name, room] of [['xaxis', canvas.clientWidth * .8], ['yaxis', canvas.clientHeight * .75]]) {
+    const axis = layout[name];
+    if (!axis) continue;
+    delete axis.tickfont;
+    if (axis.title && axis.title.text) axis.title = { ...axis.title, text: folded(axis.title.text, room / layout.font.size), font: { size: layout.font.size } };
+  }
   layout.uirevision = state.shown;
   await plotly.react(canvas, spec.data, layout, { displayModeBar: false, responsive: true, scrollZoom: false });
   if (!plots.has(canvas)) {
@@ -218,35 +238,51 @@ async function drawPlot(canvas, figure) {
   }
 }
 
-function ready() {
-  return new Promise((resolve) => {
-    const until = performance.now() + 15000;
-    (function look() {
-      if (window.Plotly) resolve(window.Plotly);
-      else if (performance.now() > until) resolve(null);
-      else setTimeout(look, 60);
-    })();
-  });
+/* Break an axis title that is wider than its axis; a CJK character is about twice as wide as a Latin one. */
+function folded(text, room) {
+  const wide = (c) => (c > '\u2e80' ? 1 : .52);
+  const parts = text.match(/[\u2e80-\uffff]|[^\s\u2e80-\uffff]+\s*/g) || [text];
+  let line = 0, out = '';
+  for (const part of parts) {
+    const length = [...part].reduce((sum, c) => sum + wide(c), 0);
+    if (line && line + length > room) { out = out.trimEnd() + '<br>'; line = 0; }
+    out += part; line += length;
+  }
+  return out;
 }
 
-/* A strip of frames from one sprite sheet (columns x rows of equal cells), scaled by the browser. */
+/* The Lab's map uses the same promise, so that the library is loaded once. */
+function library() {
+  return (lab.plotly ??= new Promise((found, lost) => {
+    if (window.Plotly) { found(window.Plotly); return; }
+    const script = document.createElement('script');
+    script.src = lab.file(props.plotly);
+    script.onload = () => found(window.Plotly);
+    script.onerror = () => lost(new Error('plotly'));
+    document.head.append(script);
+  }));
+}
+
+/* A strip of frames from the recording's sprite book (one row per step), scaled by the browser. */
 function drawFilm(canvas, figure) {
   const strip = figure.spec;
-  if (canvas.dataset.src !== strip.src) {
-    canvas.dataset.src = strip.src;
-    canvas.replaceChildren(...strip.frames.map((frame) => {
-      const cell = el('div', 'frame');
+  if (canvas.dataset.path !== strip.path) {
+    canvas.dataset.path = strip.path;
+    canvas.replaceChildren(...strip.frames.map(([column, name]) => {
+      const cell = el('div', 'l-frame');
       cell.style.aspectRatio = strip.aspect;
-      cell.style.backgroundImage = `url("${strip.src}")`;
+      cell.style.backgroundImage = `url("${lab.file(strip.path)}")`;
       cell.style.backgroundSize = `${strip.columns * 100}% ${strip.rows * 100}%`;
-      const x = frame.cell % strip.columns, y = Math.floor(frame.cell / strip.columns);
-      cell.style.backgroundPosition = `${strip.columns > 1 ? x / (strip.columns - 1) * 100 : 0}% ${strip.rows > 1 ? y / (strip.rows - 1) * 100 : 0}%`;
-      const box = el('div', 'shot');
-      box.append(cell, el('span', '', frame.name));
+      cell.style.backgroundPositionX = `${strip.columns > 1 ? column / (strip.columns - 1) * 100 : 0}%`;
+      const box = el('div', 'l-shot');
+      box.append(cell, el('span', '', name));
       return box;
     }));
-    if (strip.ahead) strip.ahead.forEach((src) => { new Image().src = src; });
   }
+  const y = `${strip.rows > 1 ? strip.row / (strip.rows - 1) * 100 : 0}%`;
+  canvas.querySelectorAll('.l-frame').forEach((cell) => { cell.style.backgroundPositionY = y; });
+  const caption = canvas.closest('figure').querySelector('figcaption');
+  if (caption) caption.textContent = figure.title;
 }
 
 /* RULER */
@@ -254,8 +290,8 @@ function drawFilm(canvas, figure) {
 /* ---------- life ---------- */
 function setPresenter(on) {
   state.presenter = on;
-  root.classList.toggle('big', on);
-  const button = root.querySelector('.present');
+  root.classList.toggle('l-big', on);
+  const button = root.querySelector('.l-present');
   if (button) button.setAttribute('aria-pressed', on);
   remember();
   if (state.view) state.view.figures.forEach(draw);
@@ -275,11 +311,12 @@ function onKey(event) {
 const asked = new URLSearchParams(location.search);
 const wanted = parseInt(asked.get('lesson'), 10);
 if (wanted >= 1 && wanted <= props.count) state.lesson = wanted;
-if (asked.get('present') === '1') { state.presenter = true; root.classList.add('big'); }
+if (asked.get('present') === '1') { state.presenter = true; root.classList.add('l-big'); }
 document.addEventListener('keydown', onKey);
-new MutationObserver(() => state.view && visible() && state.view.figures.forEach(draw))
+new MutationObserver(() => { if (state.view && visible()) state.view.figures.forEach(draw); })
   .observe(document.body, { attributes: true, attributeFilter: ['class'] });
-watch('lang', () => { state.lang = props.lang; if (state.view) ask(); });
+lab.on('lang', (lang) => { if (lang === state.lang) return; state.lang = lang; if (state.view) ask(); });
+lab.on('place', (place) => { if (place !== 'learn') forget(); }, false);
 /* Nothing is asked before the place is looked at, so the page's first paint owes it nothing. */
 new IntersectionObserver((seen) => {
   if (!seen.some((entry) => entry.isIntersecting)) return;

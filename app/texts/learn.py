@@ -17,6 +17,7 @@ TEXTS = {
         "learn.empty_figure": "No recorded run yet",
         "learn.source": "From a recorded run of the model “{model}”: “{prompt}”, {steps} steps, {blocks} blocks, "
         "on {device}.",
+        "learn.plain": "{value}",
         "learn.keys": "Keys: ← and → change the lesson, P is presenter mode.",
         "learn.estimate": "Estimated from the recording by the engine's own policy, assuming that the video takes "
         "the same course.",
@@ -39,9 +40,10 @@ TEXTS = {
         "或把录制放进 assets/recordings。",
         "learn.empty_figure": "还没有录制",
         "learn.source": "来自模型“{model}”的一次录制：“{prompt}”，{steps} 步，{blocks} 个模块，设备 {device}。",
+        "learn.plain": "{value}",
         "learn.keys": "按键：← 和 → 切换课程，P 为演示模式。",
         "learn.estimate": "由引擎自己的策略根据录制估算，假设视频走同样的轨迹。",
-        "learn.token_captured": "一个真实的 token：模块 {block},{group}，第 {step} 步，旋转前的 {width} 个数值。",
+        "learn.token_captured": "一个真实的 token：模块 {block}，{group}，第 {step} 步，旋转前的 {width} 个数值。",
         "learn.token_samples": "八组真实的 16 个数值（{group}，模块 {block}）并排放置："
         "这次录制每层每步只保留一组，而不是完整的 token。",
     },

@@ -48,7 +48,7 @@ TEXTS = {
         "refresh.switch": "保存前净化",
         "refresh.off": "关",
         "refresh.on": "开",
-        "refresh.line": "模块 {block},{group}：所保存变化中的取整误差",
+        "refresh.line": "模块 {block}，{group}：所保存变化中的取整误差",
         "refresh.line_alt": "一层所保存变化的误差随步数的变化，净化与不净化",
         "refresh.axis_error": "所保存变化的误差",
         "refresh.without": "未净化",

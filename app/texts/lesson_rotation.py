@@ -31,7 +31,7 @@ TEXTS = {
         "outlier in with 15 neighbours.",
         "rotation.nvfp4_worse": "NVFP4 even gets worse ({before} → {after}): its short rulers had already locked the "
         "outlier in with 15 neighbours, and now everyone gets a share.",
-        "rotation.all": "Over all layers: INT8 {int8} times smaller, NVFP4 {nvfp4} times.",
+        "rotation.all": "Over all layers the error shrinks by a factor of {int8} in INT8 and {nvfp4} in NVFP4 (below 1 it grows).",
         "rotation.note": "Error of the activations alone, mean over {count} tokens of this layer.",
     },
     "zh-CN": {
@@ -54,14 +54,14 @@ TEXTS = {
         "rotation.fact_nvfp4": "NVFP4 的误差，本层平均",
         "rotation.aha_off": "不旋转时，这一层的数在 INT8 中误差 {int8}，在 NVFP4 中误差 {nvfp4}。"
         "打开旋转，看看两者中哪一个会动。",
-        "rotation.int8_gain": "INT8 受益：误差从 {before} 降到 {after}，小了 {times} 倍，因为它唯一的尺不必再去够离群值。",
+        "rotation.int8_gain": "INT8 受益：误差从 {before} 降到 {after}，只有原来的 1/{times}，因为它唯一的尺不必再去够离群值。",
         "rotation.int8_same": "INT8 在这里几乎不变（{before} → {after}）：这一层没有值得摊开的离群值。",
         "rotation.int8_worse": "INT8 在这里反而略差（{before} → {after}）：本来就没有离群值可摊。",
         "rotation.nvfp4_gain": "NVFP4 也受益：{before} → {after}。",
         "rotation.nvfp4_same": "NVFP4 几乎不变（{before} → {after}）：它的短尺早已把离群值和 15 个邻居关在一起。",
         "rotation.nvfp4_worse": "NVFP4 反而变差（{before} → {after}）：它的短尺早已把离群值和 15 个邻居关在一起，"
         "现在人人都分到一份。",
-        "rotation.all": "所有层合计：INT8 小 {int8} 倍，NVFP4 {nvfp4} 倍。",
+        "rotation.all": "所有层合计，误差缩小的倍数：INT8 {int8}，NVFP4 {nvfp4}（小于 1 表示变大）。",
         "rotation.note": "仅激活值的误差，为本层 {count} 个 token 的平均。",
     },
 }

@@ -28,6 +28,7 @@ TEXTS = {
         "ruler.aha_token": "An outlier costs its neighbours, and what counts as a neighbour is the format's choice. In "
         "NVFP4 the 15 beside it went from {near0} to {near1} error, the rest of the token stayed at {far4}. In INT8 "
         "the whole token pays: {far0} → {far1}.",
+        "ruler.aha_gone": "By now all 15 neighbours in NVFP4 are rounded to zero.",
     },
     "zh-CN": {
         "ruler.short": "一把尺",
@@ -51,5 +52,6 @@ TEXTS = {
         "INT8 没有拉长：token 里别处更大的数早已决定了它的尺。",
         "ruler.aha_token": "离群值要邻居付账，而谁算邻居由格式决定。在 NVFP4 中，身边 15 个数的误差从 {near0} 变为 {near1}，"
         "token 的其余部分仍是 {far4}。在 INT8 中，整个 token 一起付账：{far0} → {far1}。",
+        "ruler.aha_gone": "到这一步，NVFP4 里的 15 个邻居全部被取整为零。",
     },
 }

@@ -27,6 +27,7 @@ def test_chinese_is_translated_and_uses_its_own_punctuation():
         assert template.strip(), key
         assert not re.search(r"[\u4e00-\u9fff][,:;?!]", template), key
         assert not re.search(r"[,:;?!][\u4e00-\u9fff]", template), key
+        assert not re.search(r"\}[,:;?!]\{", template), key
 
 
 def test_english_holds_no_chinese():

@@ -1,0 +1,46 @@
+"""Lesson 6: the error that one layer's cache passes on, and whose outlier alarm rings how often."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from app.figures import lesson_style as style
+from app.figures import palette, spec
+from app.lessons.refresh import Refresh
+
+
+def kept(info: Refresh, purified: bool, words: dict[str, str]) -> dict:
+    """Two staircases over the steps, without and with purifying; the one that is on is drawn strong."""
+    if not any(np.isfinite(series).any() for series in info.series):
+        return spec.empty(words["empty"])
+    data = []
+    for on, series, colour in ((False, info.series[0], palette.INT8), (True, info.series[1], palette.PURIFIED)):
+        now = on is purified
+        data.append({
+            "type": "scatter", "mode": "lines", "x": list(range(1, len(series) + 1)),
+            "y": [round(float(v), 5) if np.isfinite(v) else None for v in series],
+            "name": words["with"] if on else words["without"], "fill": "tozeroy" if now else "none",
+            "line": {"shape": "hvh", "color": colour, "width": 4 if now else 2, "dash": "solid" if now else "dot"},
+            "hovertemplate": "%{x}: %{y:.2%}<extra></extra>",
+        })  # fmt: skip
+    layout = style.layout(words["step"], words["axis_error"], showlegend=True)
+    layout["xaxis"].update(showgrid=False)
+    layout["yaxis"].update(rangemode="tozero", tickformat=".1~%", nticks=5)
+    return {"data": data, "layout": layout}
+
+
+def alarm(rings: pd.DataFrame, names: dict[str, str], words: dict[str, str]) -> dict:
+    """One bar per layer group: the share of its computed calls whose ratio exceeds the limit."""
+    if rings.empty:
+        return spec.empty(words["empty"])
+    rows = rings.iloc[::-1]
+    bars = {
+        "type": "bar", "orientation": "h", "x": rows["rings"].round(4).tolist(), "y": [names[g] for g in rows["group"]],
+        "marker": {"color": palette.PURIFIED}, "text": [words["percent"][g] for g in rows["group"]],
+        "textposition": "outside", "cliponaxis": False, "hoverinfo": "skip",
+    }  # fmt: skip
+    layout = style.layout(words["axis_share"], "", showlegend=False, bargap=0.35)
+    layout["xaxis"].update(range=[0, max(0.1, float(rows["rings"].max()) * 1.2)], tickformat=".0%", nticks=5)
+    layout["yaxis"].update(showgrid=False)
+    return {"data": [bars], "layout": layout}
