@@ -24,10 +24,9 @@ def linear_w4a16(
     """
     check_inner(x.shape, packed)
     if x.numel() and target.probe(x.device).triton:
-        from kernels.unpack_triton import dequantize_weight_triton
+        from kernels.linear_w4a16_triton import linear_w4a16_triton
 
-        weight = dequantize_weight_triton(packed, x.dtype, workspace)
-        return F.linear(x, weight, None if bias is None else bias.to(x.dtype))
+        return linear_w4a16_triton(x, packed, bias, workspace)
     return linear_w4a16_torch(x, packed, bias)
 
 

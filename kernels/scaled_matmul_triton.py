@@ -47,8 +47,8 @@ def _tile_origin(tile, M, N, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.const
 @triton.jit
 def _scaled_matmul_kernel(
     a, b, c, token_scale, row_scale, bias, predicate, M, N, K, wanted,
-    HAS_BIAS: tl.constexpr, HAS_PREDICATE: tl.constexpr, INT8: tl.constexpr, TMA: tl.constexpr,
-    PERSISTENT: tl.constexpr, EVEN_K: tl.constexpr,
+    SCALED: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_PREDICATE: tl.constexpr, INT8: tl.constexpr,
+    TMA: tl.constexpr, PERSISTENT: tl.constexpr, EVEN_K: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
 ):
     if HAS_PREDICATE:
@@ -85,8 +85,10 @@ def _scaled_matmul_kernel(
         out_rows = m + tl.arange(0, BM)
         out_columns = n + tl.arange(0, BN)
         y = acc.to(tl.float32)
-        y = y * tl.load(token_scale + out_rows, mask=out_rows < M, other=0.0)[:, None]
-        y = y * tl.load(row_scale + out_columns, mask=out_columns < N, other=0).to(tl.float32, bitcast=True)[None, :]
+        if SCALED:
+            y = y * tl.load(token_scale + out_rows, mask=out_rows < M, other=0.0)[:, None]
+            bits = tl.load(row_scale + out_columns, mask=out_columns < N, other=0)
+            y = y * bits.to(tl.float32, bitcast=True)[None, :]
         if HAS_BIAS:
             y = y + tl.load(bias + out_columns, mask=out_columns < N, other=0.0).to(tl.float32)[None, :]
         place = c + out_rows.to(tl.int64)[:, None] * N + out_columns[None, :]
@@ -111,8 +113,8 @@ def tiles_for(capability: tuple[int, int] | None, rows: int, columns: int, int8:
 def scaled_matmul(
     a: torch.Tensor,
     b: torch.Tensor,
-    token_scale: torch.Tensor,
-    row_scale: torch.Tensor,
+    token_scale: torch.Tensor | None,
+    row_scale: torch.Tensor | None,
     bias: torch.Tensor | None,
     out: torch.Tensor,
     when: tuple[torch.Tensor, int] | None = None,
@@ -121,7 +123,7 @@ def scaled_matmul(
     """out = (a bᵀ) x token_scale x row_scale + bias.
 
     a (M, K), b (N, K): int8 or bfloat16, contiguous. token_scale: float32 (M,). row_scale: int32
-    (N,), float32 bits. bias: (N,) or None. out: (M, N), any float dtype, returned.
+    (N,), float32 bits; both None for no scales. bias: (N,) or None. out: (M, N), any float dtype, returned.
     when: (int32 scalar on the device, value): the launch writes nothing unless they are equal.
     tiles: a launch configuration of your own, for measurements.
     """
@@ -134,9 +136,10 @@ def scaled_matmul(
     grid = min(count, _multiprocessors(a.device)) if tiles.persistent else count
     left, right = (_descriptor(a, tiles.m, tiles.k), _descriptor(b, tiles.n, tiles.k)) if tiles.tma else (a, b)
     _scaled_matmul_kernel[(grid,)](
-        left, right, out, token_scale, row_scale, out if bias is None else bias,
-        row_scale if when is None else when[0], rows, columns, inner, 0 if when is None else when[1],
-        HAS_BIAS=bias is not None, HAS_PREDICATE=when is not None, INT8=int8, TMA=tiles.tma,
+        left, right, out, out if token_scale is None else token_scale, out if row_scale is None else row_scale,
+        out if bias is None else bias, out if when is None else when[0],
+        rows, columns, inner, 0 if when is None else when[1],
+        SCALED=token_scale is not None, HAS_BIAS=bias is not None, HAS_PREDICATE=when is not None, INT8=int8, TMA=tiles.tma,
         PERSISTENT=tiles.persistent, EVEN_K=inner % tiles.k == 0,
         BM=tiles.m, BN=tiles.n, BK=tiles.k, GROUP=8,
         num_warps=tiles.warps, num_stages=tiles.stages,
@@ -159,8 +162,8 @@ _TYPES = {
     "predicate": "*i32", "M": "i32", "N": "i32", "K": "i32", "wanted": "i32",
 }
 _FLAGS = {
-    "HAS_BIAS": True, "HAS_PREDICATE": False, "INT8": True, "TMA": False, "PERSISTENT": False, "EVEN_K": True,
-    "BM": 128, "BN": 128, "BK": 64, "GROUP": 8,
+    "SCALED": True, "HAS_BIAS": True, "HAS_PREDICATE": False, "INT8": True, "TMA": False, "PERSISTENT": False,
+    "EVEN_K": True, "BM": 128, "BN": 128, "BK": 64, "GROUP": 8,
 }
 _PREDICATED = {**_FLAGS, "HAS_PREDICATE": True}
 _BF16 = {**_TYPES, "a": "*bf16", "b": "*bf16"}
