@@ -19,10 +19,10 @@ SHOWN = {grids.SKIPPED: "–", grids.NVFP4: "4", grids.INT8: "8", grids.W4A16: "
          grids.UNKNOWN: "?"}
 
 
-def explain(shown: Trace, grid: grids.Grid, signals: grids.Grid, samples: Trace, policy: Policy,
+def explain(grid: grids.Grid, signals: grids.Grid, samples: Trace, policy: Policy,
             block: int, step: int, lang: str) -> dict[str, Any]:
-    """Everything about cell (`block`, `step`), both indices into `grid`. `signals` fills in what was measured where the
-    shown trace is a replay; `samples` is where real values may be. Raises ValueError for a cell outside."""
+    """Everything about cell (`block`, `step`), both indices into `grid`. `signals` fills in what was measured where
+    `grid` is a what-if; `samples` is the trace in which real values may be. Raises ValueError for a cell outside."""
     if not (0 <= block < len(grid.blocks) and 0 <= step < grid.steps):
         raise ValueError(f"Expected a block below {len(grid.blocks)} and a step below {grid.steps}; got {block} and {step}.")
     codes = grid.decision[block, step]

@@ -155,6 +155,19 @@ def payload(grid: grids.Grid, change: maps.Changes | None, view: str, lang: str,
             "cells": _b64(grid.decision), "reasons": {"codes": _b64(grid.block_reason), "names": reasons}}
 
 
+def telling_cell(grid: grids.Grid) -> list[int] | None:
+    """A cell that shows much at once, to begin with: purified after a skip, else purified, else skipped."""
+    purified = (grid.decision == grids.PURIFIED).any(axis=2)
+    after_skip = np.zeros_like(purified)
+    after_skip[:, 1:] = grid.skipped[:, :-1]
+    for cells in (purified & after_skip, purified, grid.skipped):
+        rows, columns = np.nonzero(cells)
+        if rows.size:
+            middle = np.argmin(np.abs(columns - grid.steps / 2) + np.abs(rows - len(grid.blocks) / 2))
+            return [int(rows[middle]), int(columns[middle])]
+    return None
+
+
 SHORT = ("qkv", "out", "up", "down", "self_qkv", "self_out", "cross_q", "cross_out")
 
 
@@ -164,7 +177,7 @@ def _map(source, pair, here, signals, change, wish, lang, note, rivals) -> dict[
     if wish.view == "verdict" and not np.isfinite(signals.error_nvfp4).any():
         note = plain(lang, "lab.verdict.none")
     return {**out, "versus": ["draft", *[k for k, s in rivals.items() if s is not None]], "against": wish.against,
-            "whiches": pairs, "which": wish.which or (pairs[0] if pairs else ""), "note": note}
+            "whiches": pairs, "which": wish.which or (pairs[0] if pairs else ""), "note": note, "suggest": telling_cell(here)}
 
 
 def _legend(grid: grids.Grid, change) -> list[list[str]]:

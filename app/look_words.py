@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from app.figures import grid as grids
 from app.i18n import plain
+from app.look import grid_of, label
 from engine import cost
 from engine.settings import Policy
 from engine.trace import Trace
 
+BITS_OF = np.nan_to_num(grids.BITS)
 _speeds: dict[str, tuple[Trace, cost.Speeds]] = {}
 
 
@@ -46,18 +48,18 @@ def knob_words(grid: grids.Grid, policy: Policy, lang: str) -> dict[str, dict[st
 
 def figures(source, pair, lang: str) -> dict[str, Any]:
     """The net figures of what is shown; beside each, under a draft, what it was."""
-    now = cost.report(pair.shown)
-    was = cost.report(pair.before) if pair.draft and pair.before is not None else None
+    now = totals(pair.shown)
+    was = totals(pair.before) if pair.draft and pair.before is not None else None
     rows: list[dict[str, Any]] = []
 
     def add(key: str, value: str, old: str | None = None, tone: str = "", **values: str) -> None:
         if value:
             rows.append({"value": value, "was": old, "label": plain(lang, f"lab.net.{key}", **values), "tone": tone})
 
-    computed = bits(now.average_bits_computed)
-    add("bits", bits(now.average_bits), bits(was.average_bits) if was else None, computed=computed)
-    add("skipped", share(now.skipped_share), share(was.skipped_share) if was else None)
-    add("predictor", share(now.predictor_share), share(was.predictor_share) if was else None)
+    computed = bits(now.bits_computed)
+    add("bits", bits(now.bits), bits(was.bits) if was else None, computed=computed)
+    add("skipped", share(now.skipped), share(was.skipped) if was else None)
+    add("predictor", share(now.predictor), share(was.predictor) if was else None)
     faster = speed(source, pair)
     if faster:
         add("faster_estimate" if pair.draft else "faster", f"{faster:.2f}×")
@@ -69,7 +71,7 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
     if not pair.draft and memory.get("peak") and "reference" not in source.seconds:
         add("peak", size(memory["peak"]))
     note = ""
-    if source.trace.meta.policy.get("tdc") and now.skipped_share == 0:
+    if source.trace.meta.policy.get("tdc") and now.skipped == 0:
         note = plain(lang, "lab.net.no_skips")
     elif pair.draft:
         note = plain(lang, "lab.net.draft_note")
@@ -90,10 +92,70 @@ def speed(source, pair) -> float | None:
         speeds = _speeds[source.key] = (source.trace, cost.measure_speeds(*[t for t in (source.trace, source.reference) if t]))
         while len(_speeds) > 64:
             _speeds.pop(next(iter(_speeds)))
-    before, after = (cost.estimate_seconds(trace, speeds[1]) for trace in (source.trace, pair.shown))
+    before, after = (estimate_seconds(trace, speeds[1]) for trace in (source.trace, pair.shown))
     if not (math.isfinite(before) and math.isfinite(after)):
         return None
     return reference / max(1e-9, run - before + after)
+
+
+class Totals(NamedTuple):
+    """The figures of `engine.cost.report` that the page shows, counted from the grids that are drawn anyway (a knob
+    must answer in a few milliseconds); `tests/app/test_look.py` holds both equal."""
+
+    bits: float
+    bits_computed: float
+    skipped: float
+    predictor: float
+
+
+def totals(trace: Trace) -> Totals:
+    """Average bits (skipped as 0, and computed only) and shares over all branches of a trace; NaN for an empty one."""
+    return count([grid_of(trace, label(view)) for view in grids.views(trace.blocks)])
+
+
+def count(drawn: list[grids.Grid]) -> Totals:
+    """The totals of one or more grids."""
+    macs = bits = computed = cells = skipped = calls = chosen = 0.0
+    for grid in drawn:
+        seen = grid.decision != grids.NOTHING
+        weight = np.where(seen, grid.macs, 0.0)
+        value = BITS_OF[grid.taken]
+        macs += weight.sum()
+        bits += (weight * value).sum()
+        computed += (weight * (value > 0)).sum()
+        cells += seen.any(axis=2).sum()
+        skipped += (seen & (grid.taken == grids.SKIPPED)).any(axis=2).sum()
+        calls += seen.sum()
+        if "predictor" in grid.deciders:
+            chosen += (grid.decided_by == grid.deciders.index("predictor")).sum()
+    return Totals(*(_ratio(a, b) for a, b in ((bits, macs), (bits, computed), (skipped, cells), (chosen, calls))))
+
+
+def brief(grid: grids.Grid, lang: str) -> list[dict[str, Any]]:
+    """The figures of a run in progress."""
+    now = count([grid])
+    return [{"value": bits(now.bits), "was": None, "label": plain(lang, "lab.net.bits", computed=bits(now.bits_computed))},
+            {"value": share(now.skipped), "was": None, "label": plain(lang, "lab.net.skipped")},
+            {"value": share(now.predictor), "was": None, "label": plain(lang, "lab.net.predictor")}]
+
+
+def estimate_seconds(trace: Trace, speeds: cost.Speeds) -> float:
+    """`engine.cost.estimate_seconds`, from the grids; NaN where a cell's cost was never measured."""
+    total = 0.0
+    for view in grids.views(trace.blocks):
+        grid = grid_of(trace, label(view))
+        weight = np.where(np.isfinite(grid.macs) & (grid.macs > 0), grid.macs, 1.0)
+        weight = np.where(grid.decision == grids.NOTHING, 0.0, weight)
+        whole = np.maximum(weight.sum(axis=2), 1e-300)
+        for name, code in grids.CODES.items():
+            share = (weight * (grid.taken == code)).sum(axis=2) / whole
+            costs = np.array([speeds.milliseconds.get((view.model, block), {}).get(name, np.nan) for block in grid.blocks])
+            total += np.where(share > 0, share * costs[:, None], 0.0).sum()
+    return float(total) / 1e3
+
+
+def _ratio(part: float, whole: float) -> float:
+    return float(part / whole) if whole else math.nan
 
 
 def summary(pair, change, lang: str) -> str:

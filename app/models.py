@@ -84,6 +84,19 @@ class Models:
         return plain(lang, key, weights=size(weights), packed=size(packed), free=size(free))
 
 
+_shared: Models | None = None
+
+
+def shared(settings: Settings | None = None) -> Models:
+    """The models of this process: one registry, whoever asks first says under which settings."""
+    global _shared
+    if _shared is None:
+        from app.settings import read
+
+        _shared = Models(settings or read())
+    return _shared
+
+
 def free_bytes() -> int:
     """Memory free for a model: of the GPU where torch is loaded and has one, else of the machine."""
     import sys

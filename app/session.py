@@ -54,6 +54,7 @@ class Session:
     draft: Policy | None = None
     stop: threading.Event = field(default_factory=threading.Event)
     running: bool = False
+    live: Any = None          # (grid, policy, trace so far) of the run in progress
     lock: threading.Lock = field(default_factory=threading.Lock)
     model: str = "tiny"
 

@@ -11,7 +11,7 @@ from app import settings as settings_of
 from app.components.part import part
 from app.i18n import resolve
 from app.machine import chip
-from app.models import Models
+from app.models import shared
 from app.recordings import find
 from app.views import lab as lab_view
 from app.views.lab_run import wire
@@ -24,7 +24,7 @@ TITLE = "6Bit-Diffusion Lab"
 def build(settings: settings_of.Settings | None = None) -> gr.Blocks:
     """The whole page. Imports no torch, touches no device, downloads nothing."""
     settings = settings or settings_of.read()
-    lab = Lab(settings, find(settings.recordings), Models(settings))
+    lab = Lab(settings, find(settings.recordings), shared(settings))
     gr.set_static_paths([lab_view.PLOTLY, *(r.path.as_posix() for r in lab.recordings.values())])
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True, delete_cache=(600, 600)) as demo:
         hub = lab_view.hub(lab)

@@ -26,10 +26,13 @@ def python_code(policy: Policy, model: str, prompt: str, seed: int | None) -> st
         changed = [f"{f.name}={getattr(policy, f.name)!r}" for f in fields(Policy)
                    if getattr(policy, f.name) != getattr(plain, f.name)]
         made = f"Policy({', '.join(changed)})"
+    folder = "assets/tiny" if model in ("", "tiny") else model
+    seeded = [] if seed is None else ["import torch", ""]
     return "\n".join([
+        *seeded,
         "from engine import Policy, attach, load, record",
         "",
-        f"pipe = load({model or 'assets/tiny'!r})        # or any supported diffusers pipeline",
+        f"pipe = load({folder!r})        # or any supported diffusers pipeline",
         f"policy = {made}",
         "attach(pipe, policy=policy)        # plain pipe(...) calls follow the policy from here on",
         "",
@@ -40,7 +43,7 @@ def python_code(policy: Policy, model: str, prompt: str, seed: int | None) -> st
 
 
 def _generator(seed: int | None) -> str:
-    return "" if seed is None else f", generator=__import__('torch').Generator().manual_seed({seed})"
+    return "" if seed is None else f", generator=torch.Generator().manual_seed({seed})"
 
 
 def package(source: Source, kind: str, policy: Policy) -> tuple[str, str, bytes] | None:

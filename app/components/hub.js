@@ -1,6 +1,6 @@
 // The one wire between page and server. Quick questions go straight to server functions (only the newest counts);
 // a run streams through Gradio's queue and arrives as the property `event`.
-const statusLine = find(".status"), state = lab.state;
+const state = lab.state;
 lab.texts = props.texts; lab.server = server; lab.models = props.models;
 const query = new URLSearchParams(location.search);
 const wished = (query.get("lang") || (navigator.languages || []).join(",")).toLowerCase();
@@ -38,10 +38,8 @@ function take(answer, started) {
   lab.emit("map", { ...answer.map, id: ++asked });
   lab.emit("knobs", answer); lab.emit("net", answer.net); lab.emit("source", answer.about);
   element.dataset.looked = String(asked);
-  if (answer.warning) lab.say(answer.warning, "warn"); else if (statusLine.dataset.tone === "warn" && !lab.busy) lab.say("");
 }
 lab.on("look", (fields) => look(fields), false);
-lab.on("status", ({ sentence, tone }) => { statusLine.textContent = sentence; statusLine.dataset.tone = tone; statusLine.hidden = !sentence; });
 lab.setLanguage = (lang) => {
   lab.lang = lang; document.documentElement.lang = lang;
   lab.emit("lang", lang);
@@ -50,7 +48,7 @@ function busy(on) { lab.busy = on; lab.emit("busy", on); }
 let ticket = 0;
 lab.on("go", (how) => {
   if (lab.busy) return;
-  busy(true); lab.say(t("lab.status.starting"));
+  busy(true); lab.emit("unpin", {}); lab.say(t("lab.status.starting"));
   state.runId = `${Date.now()}-${++ticket}`;
   const { sid, policy, preset, mode, steps, guidance, height, width, frames, source } = state;
   const { prompt, seed, negative, model } = lab.request();

@@ -98,7 +98,7 @@ lab.on("knobs", (next) => {
   look = next; policy = { ...next.policy };
   for (const name of ORDER) fill(next.knobs.find((k) => k.name === name));
   draft.hidden = !next.draft; line.textContent = next.draft ?? "";
-  find(".band").textContent = next.band ?? "";
+  find(".band").textContent = [next.warning, next.band].filter(Boolean).join(" ");
   heads();
 });
 find(".run-draft").addEventListener("click", () => lab.emit("go", { draft: true }));

@@ -44,8 +44,8 @@ async function draw() {
   const wide = frameNode.clientWidth > 620;
   frameNode.style.height = `${Math.min(640, Math.max(220, rows * (rows > 20 ? 13.6 : wide ? 25 : 20))) + 38}px`;
   level = levelNow();
-  const figure = themed(data[level]);
-  const traces = [...figure.data];
+  const figure = { layout: themed(data.layout) };
+  const traces = themed([...data[level], ...data.over]);
   if (cursor && data.blocks.length) {
     traces.push({ type: "scatter", mode: "lines", hoverinfo: "skip", line: { color: themed("#FFFFFF"), width: 5 }, ...box(cursor.block, cursor.step) });
     traces.push({ type: "scatter", mode: "lines", hoverinfo: "skip", line: { color: ink(), width: 2.5 }, ...box(cursor.block, cursor.step) });
@@ -179,11 +179,13 @@ function headings() {
 lab.on("map", (next) => {
   const other = !data || data.steps !== next.steps || data.blocks.length !== next.blocks.length;
   data = next;
-  if (other) { cursor = pinned = null; range = null; unzoom.hidden = true; }
+  if (other) { cursor = pinned = null; column = null; range = null; unzoom.hidden = true; }
   cells = bytes(next.cells); data.reasons.decoded = bytes(next.reasons.codes);
+  if (!pinned && next.suggest) { cursor = pinned = { block: next.suggest[0], step: next.suggest[1] }; }
   headings(); redraw();
   if (pinned) explain();
 });
+lab.on("unpin", () => { pinned = cursor = null; column = null; redraw(); }, false);
 lab.on("step", (event) => { if (event.from !== "map") { column = event.step - 1; redraw(); } }, false);
 lab.on("lang", headings);
 new MutationObserver(headings).observe(document.body, { attributes: true, attributeFilter: ["class"] });

@@ -12,7 +12,7 @@ for (const key of ["a", "b"]) {
 }
 const scrub = find(".scrub"), play = find(".play"), stepLabel = find(".step-label"), divider = find(".divider");
 let fps = 8, playing = !still, frame = 0, lastTick = 0, carried = 0, run = null, mode = "idle", view = "side";
-let follow = true, at = 0, recordedFrom = 0, speed = 1, split = 0.5, race = null;
+let follow = true, at = 0, recordedFrom = 0, speed = 1, split = 0.5, race = null, notes = null;
 
 function blank(pane) {
   const { ctx } = pane, paint = ctx.createLinearGradient(0, 0, 0, SIZE);
@@ -30,6 +30,7 @@ function reset(id) {
   run = id; follow = true; at = 0; race = null;
   for (const pane of Object.values(panes)) {
     Object.assign(pane, { sheets: new Map(), final: null, step: 0, seconds: 0, times: null, state: "waiting", ticks: [], note: "" });
+    ticks(pane);
   }
 }
 // the sheet that shows a pane at a step: the newest one not after it
@@ -105,13 +106,14 @@ function tick(now) {
 }
 function status(pane) {
   const { node, step, total, seconds, state } = pane;
-  node.querySelector(".name").textContent = pane.label;
+  const name = pane.label ? t(pane.label[0], pane.label[1]) : "";
+  node.querySelector(".name").textContent = name;
   const clock = total ? `${Math.min(step, total)}/${total} · ${seconds.toFixed(1)} s` : "";
   node.querySelector(".clock").textContent = clock;
   const bar = node.querySelector(".bar");
   bar.firstElementChild.style.width = `${total ? (100 * step) / total : 0}%`;
   bar.setAttribute("aria-valuenow", step); bar.setAttribute("aria-valuemax", total || 1);
-  bar.setAttribute("aria-label", t("lab.race.progress", { name: pane.label }));
+  bar.setAttribute("aria-label", t("lab.race.progress", { name }));
   const badge = node.querySelector(".badge");
   const word = { waiting: t("lab.race.waiting"), decoding: t("lab.race.decoding"), stopped: t("lab.race.stopped") }[state];
   badge.textContent = pane.note || word || ""; badge.hidden = !badge.textContent;
@@ -150,7 +152,7 @@ async function recorded(data) {
     Object.assign(pane, { label: given.label, total: given.times.length, times: given.times, whole: given.seconds, ticks: [] });
     pane.node.hidden = false; status(pane); ticks(pane);
   }
-  find(".note").textContent = data.note || "";
+  notes = data.note; find(".note").textContent = notes ? t(...notes) : "";
   await Promise.all(Object.entries(data.panes).map(async ([key, given]) => {
     const pane = panes[key];
     const [steps, final] = await Promise.all([decode(given.sheet), decode(given.final)]);
@@ -167,7 +169,7 @@ function restart() {
 async function live(data) {
   if (data.run !== run) { reset(data.run); mode = "live"; find(".again").hidden = true; }
   fps = data.fps || fps;
-  find(".note").textContent = data.note || "";
+  notes = data.note; find(".note").textContent = notes ? t(...notes) : "";
   for (const key of ["a", "b"]) {
     const given = data.panes[key], pane = panes[key];
     if (!given) { pane.node.hidden = true; continue; }
@@ -175,7 +177,7 @@ async function live(data) {
     const { sheet, final, ...rest } = given;
     Object.assign(pane, rest);
     if (sheet) decode(sheet).then((ready) => { if (run === data.run) pane.sheets.set(sheet.step, ready); }).catch(() => {});
-    if (final) decode(final).then((ready) => { if (run === data.run) pane.final = ready; }).catch(() => {});
+    if (final && !pane.final) decode(final).then((ready) => { if (run === data.run) pane.final = ready; }).catch(() => {});
     status(pane);
     if (given.ticks) ticks(pane);
   }
@@ -193,6 +195,6 @@ panes.b.canvas.addEventListener("pointermove", (event) => {
 });
 lab.on("step", (data) => { if (data.from !== "race") pick(data.step); }, false);
 lab.on("race", (data) => (data.recorded ? recorded(data) : live(data)).catch((error) => lab.say(t("lab.race.broken"), "bad")));
-lab.on("lang", () => { labels(); buttons(); Object.values(panes).forEach((p) => { status(p); ticks(p); }); scrubTo(Number(scrub.value)); });
+lab.on("lang", () => { labels(); buttons(); find(".note").textContent = notes ? t(...notes) : ""; Object.values(panes).forEach((p) => { status(p); ticks(p); }); scrubTo(Number(scrub.value)); });
 Object.values(panes).forEach(blank); labels(); buttons();
 requestAnimationFrame(tick);

@@ -75,4 +75,6 @@ lab.on("model", (given) => { model = given.name; if (!given.embedded) { typed = 
 lab.on("estimate", changed, false);
 lab.on("ready", changed);
 lab.on("lang", show);
+lab.on("status", ({ sentence, tone }) => { const line = find(".status"); line.textContent = sentence || t("lab.status.hello"); line.dataset.tone = sentence ? tone : "idle"; });
+lab.on("lang", () => { const line = find(".status"); if (!line.textContent || line.dataset.tone === "idle") { line.textContent = t("lab.status.hello"); line.dataset.tone = "idle"; } });
 show();

@@ -52,18 +52,17 @@ def mosaic(values: np.ndarray, fill) -> np.ndarray:
     return out.reshape(B * (rows + 1), S * (columns + 1))
 
 
-def edges(count: int, parts: int) -> list[float]:
+def edges(count: int, parts: int) -> dict:
     """Tile borders along one axis; cell i covers i-0.5 … i+0.5 with a gap of 2·GAP at its end."""
     inner = np.linspace(-0.5 + GAP, 0.5 - GAP, parts + 1)
     borders = (np.arange(count)[:, None] + inner[None]).ravel()
-    return [*np.round(borders, 4).tolist(), count - 0.5 + GAP] if count else []
+    return spec.typed(np.append(borders, count - 0.5 + GAP).astype(np.float32))
 
 
 def decision_map(grid: Grid, change: Changes | None = None, axis_titles: tuple[str, str] = ("", "")) -> dict:
-    """The decision view: {"fine": figure, "coarse": figure}, both plain plotly dictionaries."""
+    """The decision view as a map dictionary: traces "fine" and "coarse", "over" on top of either, and "layout"."""
     if not grid.blocks:
-        blank = spec.empty("")
-        return {"fine": blank, "coarse": blank}
+        return blank()
     rows, columns = tiles(len(grid.groups))
     fine = [_flat(mosaic(_show(grid.decision), NOTHING), COLOURS, edges(grid.steps, columns),
                   edges(len(grid.blocks), rows))]
@@ -75,8 +74,7 @@ def signal_map(grid: Grid, values: np.ndarray, change: Changes | None = None,
                axis_titles: tuple[str, str] = ("", ""), top: float | None = None) -> dict:
     """A measured signal: (B, S) or (B, S, G) floats on a scale from 0 to `top` (default: the 98th percentile)."""
     if not grid.blocks:
-        blank = spec.empty("")
-        return {"fine": blank, "coarse": blank, "top": 0.0}
+        return {**blank(), "top": 0.0}
     seen = values[np.isfinite(values)]
     limit = float(top if top is not None else (np.percentile(seen, 98) if seen.size else 1.0)) or 1.0
     flat = values if values.ndim == 2 else _worst(values)
@@ -91,6 +89,7 @@ def signal_map(grid: Grid, values: np.ndarray, change: Changes | None = None,
     coarse = {**heat, "z": spec.typed(mosaic(flat[:, :, None].astype(np.float32), np.nan)),
               "x": edges(grid.steps, 1), "y": edges(len(grid.blocks), 1)}
     out = _pair(grid, [*blank_tile, fine], [*blank_tile, coarse], change, axis_titles)
+    out["over"] = out["over"][1:]               # outlines only: a veil would look like other values
     return {**out, "top": limit}
 
 
@@ -118,8 +117,7 @@ def verdicts(grid: Grid, truth: Grid, threshold: float) -> np.ndarray:
 def verdict_map(grid: Grid, verdict: np.ndarray, axis_titles: tuple[str, str] = ("", "")) -> dict:
     """The "was it right?" view of `verdicts`."""
     if not grid.blocks:
-        blank = spec.empty("")
-        return {"fine": blank, "coarse": blank}
+        return blank()
     rows, columns = tiles(verdict.shape[2])
     fine = _flat(mosaic(verdict, NO_VERDICT), VERDICTS, edges(grid.steps, columns), edges(len(grid.blocks), rows))
     order = np.array([0, 1, 3, 4, 5, 2], np.uint8)       # the worst verdict of a cell speaks for it
@@ -141,7 +139,7 @@ def _worst(values: np.ndarray) -> np.ndarray:
     return np.where(known.any(axis=2), np.where(known, values, -np.inf).max(axis=2), np.nan)
 
 
-def _flat(z: np.ndarray, colours: list[str], x: list[float], y: list[float]) -> dict:
+def _flat(z: np.ndarray, colours: list[str], x: dict, y: dict) -> dict:
     return {"type": "heatmap", "z": spec.typed(z), "x": x, "y": y, "zmin": -0.5, "zmax": len(colours) - 0.5,
             "colorscale": spec.steps_of(colours), "showscale": False, "hoverinfo": "none"}
 
@@ -166,11 +164,20 @@ def _purified_marks(grid: Grid) -> dict:
                        "line": {"width": 1, "color": "#FFFFFF"}}}
 
 
+def figure(drawn: dict, level: str = "fine") -> dict:
+    """One level of a map as a whole plotly figure: {"data": …, "layout": …}."""
+    return {"data": [*drawn[level], *drawn["over"]], "layout": drawn["layout"]}
+
+
+def blank() -> dict:
+    """A map without data."""
+    return {"fine": [], "coarse": [], "over": [], "layout": spec.empty("")["layout"]}
+
+
 def _pair(grid: Grid, fine: list, coarse: list, change: Changes | None, titles: tuple[str, str]) -> dict:
     over = [] if change is None else [_veil(change, grid), _outline(change.first, "solid"),
                                       _outline(change.later, "dot")]
-    return {"fine": {"data": [*fine, *over], "layout": _layout(grid, titles)},
-            "coarse": {"data": [*coarse, *over], "layout": _layout(grid, titles)}}
+    return {"fine": fine, "coarse": coarse, "over": over, "layout": _layout(grid, titles)}
 
 
 def _veil(change: Changes, grid: Grid) -> dict:
@@ -189,10 +196,10 @@ def _outline(cells: np.ndarray, dash: str) -> dict:
     h = 0.5 - GAP * 1.4
     around_x = columns[:, None] + np.array([-h, h, h, -h, -h])
     around_y = rows[:, None] + np.array([-h, -h, h, h, -h])
-    x = np.round(np.pad(around_x, ((0, 0), (0, 1)), constant_values=np.nan), 3).ravel()
-    y = np.round(np.pad(around_y, ((0, 0), (0, 1)), constant_values=np.nan), 3).ravel()
+    x, y = (np.pad(around, ((0, 0), (0, 1)), constant_values=np.nan).astype(np.float32).ravel()
+            for around in (around_x, around_y))
     return {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "connectgaps": False,
-            "x": [None if v != v else v for v in x.tolist()], "y": [None if v != v else v for v in y.tolist()],
+            "x": spec.typed(x), "y": spec.typed(y),
             "line": {"color": palette.ACCENT, "width": 2 if dash == "solid" else 1.6, "dash": dash}}
 
 

@@ -25,6 +25,7 @@ class Grid(NamedTuple):
     steps: int
     groups: tuple[str, ...]
     decision: np.ndarray        # uint8 (B, S, G): the codes above
+    taken: np.ndarray           # uint8 (B, S, G): the same, with the guess in place of UNKNOWN
     block_reason: np.ndarray    # uint8 (B, S): index into block_reasons, 255 = nothing
     block_reasons: tuple[str, ...]
     group_reason: np.ndarray    # uint8 (B, S, G): index into group_reasons, 255 = nothing
@@ -65,8 +66,11 @@ def views(blocks: pd.DataFrame) -> list[View]:
     """The (model, branch) pairs in a trace, in order of appearance."""
     if blocks.empty:
         return []
-    pairs = blocks[["model", "branch"]].astype(str).drop_duplicates()
-    return [View(*row) for row in pairs.itertuples(index=False)]
+    (model, models), (branch, branches) = (pd.factorize(blocks[name]) for name in ("model", "branch"))
+    if len(models) == len(branches) == 1:
+        return [View(str(models[0]), str(branches[0]))]
+    pairs = pd.unique(model * len(branches) + branch)
+    return [View(str(models[pair // len(branches)]), str(branches[pair % len(branches)])) for pair in pairs]
 
 
 def build(blocks: pd.DataFrame, layers: pd.DataFrame, view: View | None = None, steps: int | None = None) -> Grid:
@@ -80,7 +84,8 @@ def build(blocks: pd.DataFrame, layers: pd.DataFrame, view: View | None = None, 
     wanted = view if view in pairs else pairs[0]
     blocks, layers = _only(blocks, wanted), _only(layers, wanted)
     names = tuple(int(v) for v in np.unique(blocks["block"].to_numpy()))
-    groups = tuple(str(v) for v in pd.unique(layers["layer"]))
+    layer, groups = pd.factorize(layers["layer"])
+    groups = tuple(str(name) for name in groups)
     last = int(blocks["step"].max()) + 1
     count = max(last, steps or 0)
     B, S, G = len(names), count, len(groups)
@@ -88,7 +93,7 @@ def build(blocks: pd.DataFrame, layers: pd.DataFrame, view: View | None = None, 
     index[list(names)] = np.arange(B)
 
     at_block = index[blocks["block"].to_numpy(int)], blocks["step"].to_numpy(int)
-    at_layer = (index[layers["block"].to_numpy(int)], layers["step"].to_numpy(int), _codes(layers["layer"], groups))
+    at_layer = index[layers["block"].to_numpy(int)], layers["step"].to_numpy(int), layer
 
     def plane(column: str) -> np.ndarray:
         return _scatter(blocks, column, (B, S), at_block)
@@ -97,9 +102,11 @@ def build(blocks: pd.DataFrame, layers: pd.DataFrame, view: View | None = None, 
         return _scatter(layers, column, (B, S, G), at_layer)
 
     decision = np.zeros((B, S, G), np.uint8)
-    names_of = tuple(CODES)
-    chosen = np.array(list(CODES.values()), np.uint8)[_codes(layers["precision"], names_of)]
+    taken, precisions = pd.factorize(layers["precision"])
+    chosen = np.array([CODES[str(name)] for name in precisions], np.uint8)[taken]
     chosen = np.where(layers["purified"].to_numpy(bool), np.uint8(PURIFIED), chosen)
+    taken_codes = decision.copy()
+    taken_codes[at_layer] = chosen
     if "known" in layers:
         chosen = np.where(layers["known"].to_numpy(bool), chosen, np.uint8(UNKNOWN))
     decision[at_layer] = chosen
@@ -107,7 +114,7 @@ def build(blocks: pd.DataFrame, layers: pd.DataFrame, view: View | None = None, 
     group_reason, group_reasons = _labels(layers, "reason", (B, S, G), at_layer)
     decided_by, deciders = _labels(layers, "decided_by", (B, S, G), at_layer)
     return Grid(
-        names, count, groups, decision, block_reason, block_reasons, group_reason, group_reasons, decided_by, deciders,
+        names, count, groups, decision, taken_codes, block_reason, block_reasons, group_reason, group_reasons, decided_by, deciders,
         plane("gamma"), plane("delta_change"), plane("drift"), plane("known"), plane("accumulated"), plane("milliseconds"), plane("timestep"),
         volume("outlier_ratio"), volume("predicted_error"), volume("error_nvfp4"), volume("error_int8"),
         volume("macs"),
@@ -132,33 +139,29 @@ def block_bits(grid: Grid) -> np.ndarray:
 def _only(frame: pd.DataFrame, view: View) -> pd.DataFrame:
     keep = np.ones(len(frame), bool)
     for column, value in (("model", view.model), ("branch", view.branch)):
-        if frame[column].nunique() > 1:
-            keep &= frame[column].astype(str).to_numpy() == value
-    if "call" in frame and frame["call"].nunique() > 1:
-        calls = frame["call"].to_numpy()
-        keep &= calls == calls.max()
+        codes, names = pd.factorize(frame[column])
+        if len(names) > 1:
+            keep &= codes == [str(name) for name in names].index(value)
+    calls = frame["call"].to_numpy()
+    keep &= calls == calls.max()
     return frame if keep.all() else frame[keep]
 
 
 def _scatter(frame: pd.DataFrame, column: str, shape: tuple[int, ...], at: tuple) -> np.ndarray:
     out = np.full(shape, np.nan)
     if column in frame:
-        out[at] = pd.to_numeric(frame[column], errors="coerce").to_numpy(float)
+        out[at] = frame[column].to_numpy(float)
     return out
-
-
-def _codes(series: pd.Series, categories: tuple[str, ...]) -> np.ndarray:
-    return pd.Categorical(series.astype(object), categories=categories).codes.astype(int)
 
 
 def _labels(frame: pd.DataFrame, column: str, shape: tuple[int, ...], at: tuple) -> tuple[np.ndarray, tuple[str, ...]]:
     out = np.full(shape, 255, np.uint8)
-    values = frame[column].astype("category")
-    out[at] = values.cat.codes.to_numpy().astype(np.uint8)
-    return out, tuple(str(v) for v in values.cat.categories)
+    codes, names = pd.factorize(frame[column])
+    out[at] = codes.astype(np.uint8)
+    return out, tuple(str(name) for name in names)
 
 
 def _empty(steps: int) -> Grid:
     flat, deep = np.zeros((0, steps)), np.zeros((0, steps, 0))
-    return Grid((), steps, (), deep.astype(np.uint8), flat.astype(np.uint8), (), deep.astype(np.uint8), (),
+    return Grid((), steps, (), deep.astype(np.uint8), deep.astype(np.uint8), flat.astype(np.uint8), (), deep.astype(np.uint8), (),
                 deep.astype(np.uint8), (), flat, flat, flat, flat, flat, flat, flat, deep, deep, deep, deep, deep)

@@ -28,7 +28,7 @@ def start(lab: Lab) -> dict:
     if source is None:
         return {}
     session = lab.sessions.get("")
-    return {"look": lab.look(session, source, looks.Wish(source.policy), "en"), "race": labelled(source, "en")}
+    return {"look": lab.look(session, source, looks.Wish(source.policy), "en"), "race": labelled(source)}
 
 
 def hub(lab: Lab) -> gr.HTML:
@@ -54,5 +54,5 @@ def build(lab: Lab) -> None:
             part("map", plotly=PLOTLY, dark=palette.DARK, ramp=palette.SEQUENTIAL)
             part("net")
             part("explain")
-    part("take", recordings=[[r.key, r.title] for r in lab.recordings.values()], models=list(lab.settings.models),
-         model_name="", upload_bytes=lab.settings.upload_bytes)
+            part("take", recordings=[[r.key, r.title] for r in lab.recordings.values()], models=list(lab.settings.models),
+                 model_name="", upload_bytes=lab.settings.upload_bytes)

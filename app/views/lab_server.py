@@ -16,6 +16,7 @@ from app import look as looks
 from app import take
 from app.explain import explain
 from app.i18n import plain, resolve
+from app.machine import describe
 from app.models import Models, scene_of
 from app.recordings import Recording
 from app.session import Session, Sessions, Source
@@ -90,6 +91,21 @@ class Lab:
         """The recording that the page opens with."""
         return self.recorded(next(iter(self.recordings))) if self.recordings else None
 
+    def machine(self) -> str:
+        """What this machine is, for the label of a measurement."""
+        return describe()
+
+    def remember(self, progress) -> None:
+        """Keep the times of a finished run, for the next honest estimate."""
+        b, a = progress.main, progress.panes.get("a")
+        if not b.times:
+            return
+        stages = sum(b.stages.values()) if b.stages else b.seconds
+        update = {"steps": float(b.total), "run_step": b.times[-1] / max(1, b.total), "fixed": max(0.0, stages - b.times[-1])}
+        if a is not None and a.times:
+            update["reference_step"] = a.times[-1] / max(1, a.total)
+        self.timing = {**self.timing, **update}
+
     def material(self) -> Any:
         """What the lessons are made of: the first recording, or what a page without recordings has."""
         from app.lessons.material import Film, Material
@@ -100,7 +116,7 @@ class Lab:
         if self._material is None:
             sheet = source.race["panes"]["b"]
             film = Film(sheet["sheet"]["path"], len(sheet["times"]), sheet["sheet"]["n"], sheet["sheet"]["w"] / sheet["sheet"]["h"])
-            self._material = Material(probe=source.signals, run=source.trace, policy=source.policy, film=film, source=source.title)
+            self._material = Material(probe=source.signals, run=source.trace, policy=source.policy, film=film, source=source.key)
         return self._material
 
     def wish(self, ask: dict, source: Source) -> looks.Wish:
@@ -137,11 +153,14 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
     @answering
     def explain_cell(ask: dict) -> dict:
         session, lang = lab.session(ask), resolve(ask.get("lang"))
+        if ask.get("live") and session.live is not None:
+            grid, policy, trace = session.live
+            return explain(grid, grid, trace, policy, int(ask["block"]), int(ask["step"]), lang)
         source = lab.source(session, ask.get("source"))
         wish = lab.wish(ask, source)
         pair = looks.drawn(source, wish.policy, {}, "draft")
         basis = source.signals or source.trace
-        return explain(pair.shown, looks.grid_of(pair.shown, wish.which), looks.grid_of(basis, wish.which), basis,
+        return explain(looks.grid_of(pair.shown, wish.which), looks.grid_of(basis, wish.which), basis,
                        wish.policy, int(ask["block"]), int(ask["step"]), lang)
 
     @answering
@@ -152,7 +171,7 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
         except Gone:
             return {"error": plain(lang, "lab.status.gone")}
         session.show(source)
-        return {"look": lab.look(session, source, looks.Wish(source.policy), lang), "race": labelled(source, lang),
+        return {"look": lab.look(session, source, looks.Wish(source.policy), lang), "race": labelled(source),
                 "ask": {"prompt": source.prompt, "seed": source.seed, "scene": scene_of(source.prompt)}}
 
     @answering
@@ -217,25 +236,32 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
     return [look, explain_cell, open_run, estimate, stop, alive, take_home, python, opened, fits, load]
 
 
-def labelled(source: Source, lang: str) -> dict[str, Any] | None:
-    """A race with its words in the page's language."""
+def labelled(source: Source) -> dict[str, Any] | None:
+    """A race with the keys of its words; the page puts them into its language."""
     if source.race is None:
         return None
-    race = source.race
     own = "lab.race.policy" if looks.preset_of(source.policy) == "sixbit" else "lab.race.own"
-    names = {"a": plain(lang, "lab.race.fp16"), "b": plain(lang, own)}
-    panes = {key: {**pane, "label": names[key]} for key, pane in race["panes"].items()}
-    note = plain(lang, "lab.race.recorded", speed=f"{race['speed']:g}") if race.get("recorded") else ""
-    return {**race, "panes": panes, "note": note}
+    names = {"a": ["lab.race.fp16", {}], "b": [own, {}]}
+    panes = {key: {**pane, "label": names[key]} for key, pane in source.race["panes"].items()}
+    return {**source.race, "panes": panes, "note": ["lab.race.recorded", {"speed": f"{source.race['speed']:g}"}]}
 
 
 def lab_estimate(lab: Lab, ask: dict) -> float | None:
     """Seconds that a run would take, from the last measured run of the kind on this machine; None where unknown."""
-    steps = ask.get("steps") or lab.timing.get("steps")
-    reference, run = lab.timing.get("reference_step"), lab.timing.get("run_step")
+    timing = lab.timing or from_recording(lab.default())
+    steps = ask.get("steps") or timing.get("steps")
+    reference, run = timing.get("reference_step"), timing.get("run_step")
     if not steps or not run:
         return None
-    fixed = lab.timing.get("fixed", 0.0)
-    mode = ask.get("mode")
-    lanes = run if mode == "sixbit" else run + (reference or run) if mode != "cached" else run
-    return round(float(steps) * lanes + fixed * (1 if mode != "race" else 2), 1)
+    lanes = {"sixbit": [run], "cached": [run]}.get(str(ask.get("mode")), [run, reference or run])
+    return round(float(steps) * sum(lanes) + timing.get("fixed", 0.0) * len(lanes), 1)
+
+
+def from_recording(source: Source | None) -> dict[str, float]:
+    """The times of a recorded race, until this machine has its own."""
+    if source is None or source.race is None:
+        return {}
+    a, b = (source.race["panes"][pane] for pane in "ab")
+    steps = len(b["times"])
+    return {"steps": float(steps), "run_step": b["times"][-1] / steps, "reference_step": a["times"][-1] / steps,
+            "fixed": b["seconds"] - b["times"][-1]}

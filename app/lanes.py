@@ -1,0 +1,111 @@
+"""Runs side by side: each lane is one `engine.generate`, and whoever has used less compute time goes next.
+
+So two runs on one machine race fairly without threads of their own, and the faster one visibly pulls ahead. This is
+the only place of the app that computes; on a ZeroGPU Space it is what enters the GPU worker, so everything that
+goes in or comes out is plain data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from app.models import Models, shared
+from app.zero import on_gpu
+from engine.settings import Policy
+
+
+@dataclass(frozen=True)
+class LaneWish:
+    """One lane: its pane ("a" reference, "b" policy), what decides, and whether every signal is measured."""
+
+    pane: str
+    policy: Policy
+    probe: bool = False
+
+
+@dataclass(frozen=True)
+class RunWish:
+    """What to run. None leaves a value to the model's default; `seed` is always given.
+
+    first_alone: run the first lane to its end before the others begin (a probe that calibrates the next lane).
+    """
+
+    model: str
+    prompt: str
+    seed: int
+    lanes: tuple[LaneWish, ...]
+    negative: str = ""
+    steps: int | None = None
+    guidance: float | None = None
+    height: int | None = None
+    width: int | None = None
+    frames: int | None = None
+    first_alone: bool = False
+    lang: str = "en"
+
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments of `engine.generate` that are not per lane."""
+        given = {"seed": self.seed, "steps": self.steps, "guidance": self.guidance, "height": self.height,
+                 "width": self.width, "frames": self.frames, "negative_prompt": self.negative or None}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Beat:
+    """One event of one lane, and the compute seconds that lane has used so far."""
+
+    pane: str
+    event: Any
+    used: float
+
+
+def duration(wish: RunWish) -> int:
+    """Seconds of GPU time to ask for on ZeroGPU: short runs wait less and cost visitors less of their quota."""
+    steps = wish.steps or 30
+    return int(min(110, 15 + 0.35 * steps * len(wish.lanes)))
+
+
+@on_gpu(duration)
+def drive(wish: RunWish, models: Models | None = None) -> Iterator[Beat]:
+    """Run all lanes, one event at a time. Closing it stops every lane within one step.
+
+    Raises ValueError (one sentence) before any work for what cannot be run, RuntimeError for what broke on the way.
+    """
+    from engine.stream import Finished, generate
+
+    loaded = (models or shared()).get(wish.model, wish.lang)
+    used = {lane.pane: 0.0 for lane in wish.lanes}
+    running: dict[str, Any] = {}
+    try:
+        for lane in wish.lanes:
+            running[lane.pane] = generate(loaded.pipe, wish.prompt, policy=lane.policy, probe=lane.probe, **wish.settings())
+        while running:
+            order = sorted(running, key=lambda pane: (used[pane], pane))
+            first = wish.lanes[0].pane
+            pane = first if wish.first_alone and first in running else order[0]
+            began = time.perf_counter()
+            event = next(running[pane], None)
+            used[pane] += time.perf_counter() - began
+            if event is None:
+                running.pop(pane).close()
+                continue
+            yield Beat(pane, event, used[pane])
+            if isinstance(event, Finished) and event.trace.meta.probe:
+                _calibrate(loaded, event.trace)
+    finally:
+        for events in running.values():
+            events.close()
+
+
+def _calibrate(loaded, trace) -> None:
+    """A probe of a model without calibration becomes its calibration."""
+    if loaded.handle.calibration is not None:
+        return
+    from engine.calibrate import fit, store
+
+    found = fit([trace], loaded.handle.model_hash)
+    loaded.handle.calibration = found
+    store(found)
