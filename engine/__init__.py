@@ -12,6 +12,8 @@ _HOME = {
     "Policy": "policy",
     "PRESETS": "policy",
     "Calibration": "records",
+    "attach": "attach",
+    "record": "run",
     "Trace": "trace",
     "TraceError": "trace",
     "replay": "replay",

@@ -36,6 +36,16 @@ ADALN = ("w4a16", "stock")
 # Beside its packed weights a card also needs room for activations and the delta cache.
 _AUTO_SHARE = 0.25
 
+# Methods of a transformer that read or replace weights, or skip blocks, and would go wrong in silence.
+_FORBIDDEN = {
+    "save_pretrained": "stock diffusers could not load what it would save; call handle.detach() first, or write a packed "
+    "checkpoint with `python -m engine quantize SRC DST`",
+    "fuse_lora": "the weights are packed; call handle.detach(), fuse_lora() and unload_lora_weights(), then attach again",
+    "fuse_qkv_projections": "query, key and value share one product here already; leave them as they are",
+    "enable_cache": "blocks can follow only one cache; use a policy with tdc, or call handle.detach() first",
+    "enable_layerwise_casting": "the weights are packed already, to fewer bits; call handle.detach() first if you must",
+}
+
 
 class Handle:
     """An attached pipeline's quantized state, shared by all pipelines around the same transformers.
@@ -44,11 +54,11 @@ class Handle:
     that decide, or None. Both may be set at any time and hold from the next call on.
     """
 
-    def __init__(self, pipe, family: Family, keep: str, adaln: str):
+    def __init__(self, pipe, family: Family, keep: str, adaln: str, model_hash: str):
         self.pipe, self.family, self.keep, self.adaln = pipe, family, keep, adaln
+        self.model_hash = model_hash
         self.policy: Policy | None = None
         self.calibration: Calibration | None = None
-        self.model_hash = model_hash(pipe)
         self.name = Path(str(getattr(pipe, "name_or_path", "") or type(pipe).__name__)).name
         self.groups: list[tuple[str, Group]] = []
         self._workspace = Workspace()
@@ -71,6 +81,20 @@ class Handle:
     def packed(self) -> dict[str, PackedWeight]:
         """The packed weights by "slot.path of the group's first linear", for saving."""
         return {path: group.packed for path, group in self.groups}
+
+    def layers(self) -> list[dict]:
+        """What happens to every linear of the transformers: rows of path, in_features, out_features
+        and role, which is a group's name, "static W4A16" or "left alone"."""
+        roles = {id(member): "static W4A16" if group.static else group.name for _, group in self.groups for member in group.members}
+        return [
+            {
+                "path": f"{slot}.{name}", "in_features": module.in_features, "out_features": module.out_features,
+                "role": roles.get(id(module), "left alone"),
+            }
+            for slot, model in transformers_of(self.pipe).items()
+            for name, module in model.named_modules()
+            if isinstance(module, torch.nn.Linear)
+        ]
 
     def blocks(self, model: str) -> int:
         """How many blocks the transformer in this slot has."""
@@ -141,6 +165,7 @@ def attach(
     adaln: str = "w4a16",
     progress: Callable[[int, int], None] | None = None,
     packed: Mapping[str, PackedWeight] | None = None,
+    known_hash: str | None = None,
 ) -> Handle:
     """Pack the weights of `pipe` to NVFP4 and let its blocks and linears follow decisions.
 
@@ -150,19 +175,22 @@ def attach(
     calibration: the predictor's lines; None looks beside the model and in the user's cache.
     adaln: "w4a16" packs the AdaLN modulation linears too, "stock" leaves them alone.
     progress: called as progress(done, total) while weights are packed.
-    packed: ready packed weights by `Handle.packed()` name, for packed checkpoints.
+    packed: ready packed weights by `Handle.packed()` name, for packed checkpoints; the linears may
+        then be empty (meta), and keep must be "none". known_hash: the `model_hash` to go with them.
 
     Attaching an attached pipeline returns its handle, with `policy` and `calibration` replaced
     where given. Raises UnsupportedPipeline or CannotAttach (both ValueError) in one sentence,
     with nothing changed.
     """
     _check_options(policy, keep, adaln)
+    if packed is not None and keep != "none":
+        raise ValueError(f"Packed weights come without originals, so keep must be keep=\"none\", got {keep!r}.")
     handle = attachment_of(pipe)
     if handle is None:
         family = family_of(pipe)
         check_fused(pipe, family)
         check_attachable(pipe, family, packed is not None)
-        handle = Handle(pipe, family, _where(pipe, family, keep), adaln)
+        handle = Handle(pipe, family, _where(pipe, family, keep), adaln, known_hash or model_hash(pipe))
         try:
             _operate(handle, progress, packed or {})
         except BaseException:
@@ -240,7 +268,7 @@ def _operate(handle: Handle, progress, packed: Mapping[str, PackedWeight]) -> No
             blocks.wrap(block, handle, slot, index, family.streams)
             handle._undo.append(partial(blocks.unwrap, block))
         _follow(handle, slot, model)
-    _shadow(handle, handle.pipe, "save_pretrained", _refuse_save)
+    _shadow(handle, handle.pipe, "save_pretrained", partial(_refuse, "save_pretrained"))
 
 
 def _follow(handle: Handle, slot: str, model) -> None:
@@ -273,7 +301,9 @@ def _follow(handle: Handle, slot: str, model) -> None:
     for hook in (model.register_forward_pre_hook(enter, with_kwargs=True), model.register_forward_hook(leave)):
         handle._undo.append(hook.remove)
     _shadow(handle, model, "cache_context", cache_context)
-    _shadow(handle, model, "save_pretrained", _refuse_save)
+    for name in _FORBIDDEN:
+        if hasattr(model, name):
+            _shadow(handle, model, name, partial(_refuse, name))
     _shadow(handle, model, OWNER, handle)
 
 
@@ -291,8 +321,5 @@ def _shadow(handle: Handle, target, name: str, value) -> None:
     handle._undo.append(undo)
 
 
-def _refuse_save(*_, **__):
-    raise RuntimeError(
-        "This pipeline is attached, so stock diffusers could not load what it would save; call handle.detach() first, or "
-        "write a packed checkpoint with `python -m engine quantize SRC DST`."
-    )
+def _refuse(name: str, *_, **__):
+    raise RuntimeError(f"{name} does not work on an attached pipeline: {_FORBIDDEN[name]}.")

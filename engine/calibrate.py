@@ -14,11 +14,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Callable, Iterable, Sequence
 
 import numpy as np
+import platformdirs
 
 from .families import transformers_of
 from .records import Calibration, CalibrationError, Coefficient
@@ -157,14 +157,9 @@ def store(calibration: Calibration) -> Path:
 
 
 def cache_path(known_hash: str) -> Path:
-    """Where the user's cache holds the calibration of the model with this hash."""
+    """Where the user's cache (SIXBIT_CACHE, or the system's place) holds this model's calibration."""
     chosen = os.environ.get("SIXBIT_CACHE")
-    if chosen:
-        base = Path(chosen)
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home())) / "6bit-diffusion"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "6bit-diffusion"
+    base = Path(chosen) if chosen else platformdirs.user_cache_path("6bit-diffusion", appauthor=False)
     return base / "calibrations" / f"{known_hash}.json"
 
 

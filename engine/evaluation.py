@@ -39,6 +39,11 @@ class Track:
         self.deltas: list[list[tuple[int, list[CachedDelta]]]] = [[] for _ in range(blocks)]
         self.macs: dict[tuple[int, str], int] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cached deltas."""
+        return sum(delta.nbytes for history in self.deltas for _, deltas in history for delta in deltas)
+
 
 class _Pending:
     """Outputs of a group's other members, computed with the first one, until they are asked for."""
@@ -72,7 +77,9 @@ class Evaluation:
             result = forward()
             self._pending = None
             outputs = result if isinstance(result, tuple) else (result,)
-            self._measure(index, decision.refreshed, inputs, outputs)
+            self._measure(
+                index, decision.refreshed, [x.detach() for x in inputs], [y.detach() for y in outputs]
+            )
         self._clocks[index] = clock.stop()
         return result
 
@@ -81,15 +88,16 @@ class Evaluation:
         if group.static:
             if self._policy.precision == "stock":
                 return group.members[member].stock(x)
-            return quantized_linear(x, group.packed, group.bias, "w4a16", workspace=self._workspace)
+            return quantized_linear(x.detach(), group.packed, group.bias, "w4a16", workspace=self._workspace)
         pending = self._pending
         if pending is not None and pending.group is group and pending.x is x and member in pending.outputs:
             return pending.outputs.pop(member)
         decision = self._decide(group, x)
         if decision.precision == "stock":
             return group.members[member].stock(x)
+        # Quantization has no gradient: a call without no_grad gets numbers, not a graph.
         products = quantized_linear(
-            x, group.packed, group.bias, decision.precision, workspace=self._workspace
+            x.detach(), group.packed, group.bias, decision.precision, workspace=self._workspace
         )
         if len(group.members) == 1:
             return products
@@ -120,7 +128,7 @@ class Evaluation:
             )
 
     def _decide(self, group: Group, x: torch.Tensor) -> GroupDecision:
-        key = (group.block, group.name)
+        key, x = (group.block, group.name), x.detach()
         known = self._groups.get(key)
         if known is not None:
             return known
@@ -222,6 +230,10 @@ class _Clock:
         """End the stretch; the returned function tells its length once the device got there."""
         if self._cuda:
             self._end.record()
-            return lambda: self._begin.elapsed_time(self._end)
+            return self._elapsed
         elapsed = (time.perf_counter() - self._begin) * 1000.0
         return lambda: elapsed
+
+    def _elapsed(self) -> float:
+        self._end.synchronize()
+        return self._begin.elapsed_time(self._end)

@@ -68,7 +68,7 @@ class Run:
         self._evaluation: Evaluation | None = None
         self._workspace = owner.workspace()
         self._known_lines: dict[str, list[dict]] = {}
-        self._mark, self._steps = (0, 0), 0
+        self._mark, self._steps, self._cache_bytes = (0, 0), 0, 0
 
     @property
     def calls(self) -> int:
@@ -84,6 +84,12 @@ class Run:
     def report(self):
         """The trace's summary (`engine.cost.Report`)."""
         return self.trace.report
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes by part: "packed" and "originals" of the weights, the largest delta "cache" so far,
+        and the unpacked weights of the "workspace"."""
+        return {**self.owner.nbytes, "cache": self._cache_bytes, "workspace": self._workspace.nbytes}
 
     def describe(self, **meta) -> None:
         """Put what only the caller knows (seed, prompt, guidance, seconds…) into the trace's meta."""
@@ -118,6 +124,7 @@ class Run:
         evaluation, self._evaluation = self._evaluation, None
         position = evaluation.position
         evaluation.finish(self._recorder)
+        self._cache_bytes = max(self._cache_bytes, sum(track.nbytes for track in self._tracks.values()))
         if position.step + 1 >= position.steps:
             self._tracks.pop((position.model, position.branch), None)
         if self._on_step is not None:

@@ -162,6 +162,7 @@ def arguments(pipe, **changes) -> dict:
     call = dict(
         prompt=PROMPT, negative_prompt="", num_inference_steps=5, guidance_scale=5.0, height=32,
         width=32, output_type="latent", generator=torch.Generator().manual_seed(seed),
+        max_sequence_length=12,
     )
     if isinstance(pipe, (CogVideoXVideoToVideoPipeline, WanVideoToVideoPipeline)):
         call.update(video=[picture()] * 9, strength=0.8)
@@ -169,8 +170,6 @@ def arguments(pipe, **changes) -> dict:
         call.update(num_frames=9)
     if isinstance(pipe, (CogVideoXImageToVideoPipeline, WanImageToVideoPipeline)):
         call.update(image=picture())
-    if isinstance(pipe, (WanPipeline, WanImageToVideoPipeline, WanVideoToVideoPipeline)):
-        call.update(max_sequence_length=12)
     if getattr(getattr(pipe.transformer, "config", None), "added_kv_proj_dim", None):
         call.update(max_sequence_length=512)
     call.update(changes)
@@ -180,3 +179,20 @@ def arguments(pipe, **changes) -> dict:
 def latents(pipe, **changes) -> torch.Tensor:
     """The latents of one real pipeline call with `arguments(pipe, **changes)`."""
     return pipe(**arguments(pipe, **changes)).frames
+
+
+VARIANTS = {
+    "cogvideox": lambda: cogvideox(),
+    "cogvideox i2v": lambda: cogvideox(CogVideoXImageToVideoPipeline),
+    "cogvideox v2v": lambda: cogvideox(CogVideoXVideoToVideoPipeline),
+    "cogvideox 1.5": lambda: cogvideox(version_15=True),
+    "cogvideox 1.5 i2v": lambda: cogvideox(CogVideoXImageToVideoPipeline, version_15=True),
+    "wan 2.1": lambda: wan(),
+    "wan 2.1 i2v": lambda: wan(WanImageToVideoPipeline, image_context=True),
+    "wan 2.2": lambda: wan(two=True),
+    "wan 2.2 i2v": lambda: wan(WanImageToVideoPipeline, two=True),
+    "wan 2.2 5b": lambda: wan(expand_timesteps=True),
+    "wan 2.2 5b i2v": lambda: wan(WanImageToVideoPipeline, expand_timesteps=True),
+    "wan v2v": lambda: wan(WanVideoToVideoPipeline),
+}
+"""A constructor for every layout that the family table claims to support."""

@@ -4,14 +4,7 @@ import copy
 
 import pytest
 import torch
-from diffusers import (
-    CogVideoXImageToVideoPipeline,
-    CogVideoXPipeline,
-    CogVideoXVideoToVideoPipeline,
-    FirstBlockCacheConfig,
-    WanImageToVideoPipeline,
-    WanVideoToVideoPipeline,
-)
+from diffusers import CogVideoXPipeline, CogVideoXVideoToVideoPipeline, FirstBlockCacheConfig
 from torch import nn
 
 from engine.attach import attach
@@ -22,22 +15,6 @@ from engine.run import attachment_of, record
 from tests import pipelines
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-FAMILIES = {
-    "cogvideox": lambda: pipelines.cogvideox(),
-    "cogvideox i2v": lambda: pipelines.cogvideox(CogVideoXImageToVideoPipeline),
-    "cogvideox v2v": lambda: pipelines.cogvideox(CogVideoXVideoToVideoPipeline),
-    "cogvideox 1.5": lambda: pipelines.cogvideox(version_15=True),
-    "cogvideox 1.5 i2v": lambda: pipelines.cogvideox(CogVideoXImageToVideoPipeline, version_15=True),
-    "wan 2.1": lambda: pipelines.wan(),
-    "wan 2.1 i2v": lambda: pipelines.wan(WanImageToVideoPipeline, image_context=True),
-    "wan 2.2": lambda: pipelines.wan(two=True),
-    "wan 2.2 i2v": lambda: pipelines.wan(WanImageToVideoPipeline, two=True),
-    "wan 2.2 5b": lambda: pipelines.wan(expand_timesteps=True),
-    "wan 2.2 5b i2v": lambda: pipelines.wan(WanImageToVideoPipeline, expand_timesteps=True),
-    "wan v2v": lambda: pipelines.wan(WanVideoToVideoPipeline),
-}
-
 
 def fingerprint(pipe) -> dict:
     """Everything of the transformers that attach might leave behind."""
@@ -54,9 +31,9 @@ def fingerprint(pipe) -> dict:
     return found
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", pipelines.VARIANTS)
 def test_stock_before_between_and_after(name):
-    pipe = FAMILIES[name]()
+    pipe = pipelines.VARIANTS[name]()
     stock, before, shadows = pipelines.latents(pipe), fingerprint(pipe), set(pipe.__dict__)
     handle = attach(pipe)
     assert any(isinstance(module, QuantizedLinear) for module in pipe.transformer.modules())
@@ -170,21 +147,6 @@ def test_adaln_stays_stock_when_asked():
     assert isinstance(pipe.transformer.transformer_blocks[0].norm1.linear, QuantizedLinear)
 
 
-def test_packed_weights_may_be_given():
-    pipe = pipelines.cogvideox(layers=1)
-    packed = attach(pipe).packed()
-    with record(pipe, Policy.preset("w4a4")):
-        expected = pipelines.latents(pipe)
-    other = pipelines.cogvideox(layers=1, seed=1)
-    other.transformer.load_state_dict(
-        {k: v for k, v in pipelines.cogvideox(layers=1).transformer.state_dict().items()}
-    )
-    other.text_encoder = pipe.text_encoder
-    attach(other, keep="none", packed=packed)
-    with record(other, Policy.preset("w4a4")):
-        assert torch.equal(pipelines.latents(other), expected)
-
-
 def test_saving_an_attached_pipeline_is_refused(tmp_path):
     pipe = pipelines.cogvideox(layers=1)
     handle = attach(pipe)
@@ -194,6 +156,53 @@ def test_saving_an_attached_pipeline_is_refused(tmp_path):
     assert not (tmp_path / "model").exists()
     handle.detach()
     pipe.save_pretrained(tmp_path / "model")
+
+
+LATER = {
+    "fuse_lora": "unload_lora_weights", "fuse_qkv_projections": "share one product", "enable_cache": "one cache",
+    "enable_layerwise_casting": "packed already",
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_operations_on_weights_are_refused_while_attached(name):
+    pipe = pipelines.cogvideox(layers=1)
+    stock = getattr(pipe.transformer, name)
+    handle = attach(pipe)
+    with pytest.raises(RuntimeError, match=LATER[name]):
+        getattr(pipe.transformer, name)()
+    if hasattr(pipe, name):
+        with pytest.raises(RuntimeError, match=LATER[name]):
+            getattr(pipe, name)()
+    handle.detach()
+    assert getattr(pipe.transformer, name) == stock
+
+
+def test_every_linear_is_listed_with_what_happens_to_it():
+    pipe = pipelines.wan(layers=1)
+    listed = attach(pipe).layers()
+    linears = {f"transformer.{n}" for n, m in pipe.transformer.named_modules() if isinstance(m, nn.Linear)}
+    assert {row["path"] for row in listed} == linears
+    roles = {row["path"].removeprefix("transformer."): row["role"] for row in listed}
+    assert roles["blocks.0.attn1.to_v"] == "self_qkv" and roles["blocks.0.attn2.to_k"] == "static W4A16"
+    assert roles["proj_out"] == "left alone" and len(set(roles.values())) == 8
+
+
+def test_packed_weights_load_without_the_originals():
+    pipe = pipelines.cogvideox(layers=1)
+    handle = attach(pipe)
+    with record(pipe, Policy.preset("w4a8")):
+        expected = pipelines.latents(pipe)
+    empty = pipelines.cogvideox(layers=1)
+    for module in empty.transformer.transformer_blocks.modules():
+        if type(module) is nn.Linear:
+            module.weight = nn.Parameter(module.weight.to("meta"))
+    loaded = attach(empty, keep="none", packed=handle.packed(), known_hash=handle.model_hash)
+    assert loaded.model_hash == handle.model_hash
+    with record(empty, Policy.preset("w4a8")):
+        assert torch.equal(pipelines.latents(empty), expected)
+    with pytest.raises(ValueError, match="keep=\"none\""):
+        attach(pipelines.cogvideox(layers=1), packed=handle.packed())
 
 
 def test_copying_an_attached_pipeline_is_refused():
