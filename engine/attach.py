@@ -61,6 +61,7 @@ class Handle:
         self.calibration: Calibration | None = None
         self.name = Path(str(getattr(pipe, "name_or_path", "") or type(pipe).__name__)).name
         self.groups: list[tuple[str, Group]] = []
+        self._anatomy: dict[tuple[str, int], tuple] = {}
         self._workspace = Workspace()
         self._undo: list[Callable[[], None]] = []
         self._plain = threading.local()
@@ -99,6 +100,15 @@ class Handle:
     def blocks(self, model: str) -> int:
         """How many blocks the transformer in this slot has."""
         return len(getattr(getattr(self.pipe, model), self.family.blocks))
+
+    def anatomy(self, model: str, index: int) -> tuple[object, dict[str, Group], list[str]]:
+        """A block, its dynamic groups by name, and the names of its forward's arguments in order."""
+        key = (model, index)
+        if key not in self._anatomy:
+            block = getattr(getattr(self.pipe, model), self.family.blocks)[index]
+            groups = {g.name: g for _, g in self.groups if (g.model, g.block) == key and not g.static}
+            self._anatomy[key] = (block, groups, list(inspect.signature(type(block).forward).parameters)[1:])
+        return self._anatomy[key]
 
     def workspace(self) -> Workspace:
         """Memory for unpacked weights: shared on a CPU, where it only ever holds what the weights
@@ -150,6 +160,7 @@ class Handle:
         while self._undo:
             self._undo.pop()()
         self.groups.clear()
+        self._anatomy.clear()
         self._workspace.clear()
         self._plain = threading.local()
 

@@ -16,7 +16,7 @@ import torch
 from kernels import quantized_linear
 from kernels.residual import CachedDelta, apply_delta, residual_delta
 
-from . import measure, policy as rules
+from . import fused, measure, policy as rules
 from .block import Place, streams_in
 from .linear import Group
 from .position import Position
@@ -63,6 +63,7 @@ class Evaluation:
         self._groups: dict[tuple[int, str], GroupDecision] = {}
         self._clocks: dict[int, Callable[[], float]] = {}
         self._pending: _Pending | None = None
+        self._undecided: list[tuple[int, str]] = []
 
     def block(self, place: Place, forward: Callable, args: tuple, kwargs: dict):
         """Y of one block: X + Δ_cached once per stream if it is skipped, else its own forward."""
@@ -74,7 +75,7 @@ class Evaluation:
             outputs = [apply_delta(x, delta) for x, delta in zip(inputs, deltas)]
             result = tuple(outputs) if len(outputs) > 1 else outputs[0]
         else:
-            result = forward()
+            result = self._compute(place, forward, args, kwargs)
             self._pending = None
             outputs = result if isinstance(result, tuple) else (result,)
             self._measure(
@@ -82,6 +83,45 @@ class Evaluation:
             )
         self._clocks[index] = clock.stop()
         return result
+
+    def _compute(self, place: Place, forward: Callable, args: tuple, kwargs: dict):
+        if self._probe or self._policy.precision == "stock":
+            return forward()
+        module, groups, names = self._run.owner.anatomy(place.model, place.index)
+        kwargs = {**dict(zip(names, args)), **kwargs}
+        if fused.applies(module, groups, kwargs, kwargs[place.streams[0][0]]):
+            return fused.cogvideox_block(self, module, groups, **kwargs)
+        return forward()
+
+    @property
+    def policy(self):
+        """The policy that decides."""
+        return self._policy
+
+    @property
+    def workspace(self):
+        """Memory for unpacked weights."""
+        return self._workspace
+
+    def planned(self, group: Group) -> GroupDecision:
+        """What was decided for a group before the step began; PDR may still purify it."""
+        return self._plan[group.block].groups[group.name]
+
+    def purifiable(self, group: Group) -> bool:
+        """Whether PDR has a say in this group at this step."""
+        planned = self.planned(group)
+        return self._policy.pdr and self._plan[group.block].refreshed and planned.precision in _QUANTIZED
+
+    def settle(self, group: Group, decision: GroupDecision | None, rows: int, ratio: torch.Tensor | None = None) -> None:
+        """Note what a fused block did with a group: its decision, or None while the verdict that hangs on `ratio`
+        (r, 0-dim, on the device) is not on the host yet. rows: tokens of all samples."""
+        key = (group.block, group.name)
+        self._track.macs[key] = rows * group.macs_per_token
+        if decision is not None:
+            self._groups[key] = decision
+        if ratio is not None:
+            self._gather.add((*key, "ratio"), ratio)
+            self._undecided.append(key)
 
     def linear(self, group: Group, member: int, x: torch.Tensor) -> torch.Tensor:
         """One member's product (…, K) -> (…, N); the first of a group computes for all."""
@@ -118,6 +158,9 @@ class Evaluation:
         signals = self._gather.read()
         timestep = signals["timestep"][0] if timestep is None else float(timestep or 0.0)
         self._check(signals)
+        for index, name in self._undecided:
+            ratio = signals[index, name, "ratio"][0]
+            self._groups[index, name] = rules.purify(self._policy, self._plan[index], name, ratio)
         for index, decision in enumerate(self._plan):
             gamma = signals.get((index, "gamma"), [None])[0]
             change = signals.get((index, "drift"), [None])[0]
@@ -135,7 +178,7 @@ class Evaluation:
         block = self._plan[group.block]
         decision = block.groups[group.name]
         self._track.macs[key] = x.numel() // x.shape[-1] * group.macs_per_token
-        purifiable = self._policy.pdr and block.refreshed and decision.precision in _QUANTIZED
+        purifiable = self.purifiable(group)
         if purifiable or self._probe:
             ratio = measure.worst_outlier_ratio(x)
             self._gather.add((*key, "ratio"), ratio)

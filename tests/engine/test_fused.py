@@ -1,0 +1,80 @@
+"""The fused block computes what the plain path computes, decides the same, and declines what it does not know."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engine import fused
+from engine.attach import attach
+from engine.policy import PRESETS
+from engine.run import record
+from tests import pipelines
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+MIXED = replace(PRESETS["sixbit"], tdc_threshold=9.0, warmup_steps=0, outlier_threshold=5.0)
+
+
+@pytest.fixture
+def anywhere(monkeypatch):
+    """Take the fused forward with the PyTorch twins, on a machine without Triton's device."""
+    applied, stock = [], fused.applies
+
+    class Present:
+        triton = True
+
+    def applies(module, groups, kwargs, x):
+        with monkeypatch.context() as patch:
+            patch.setattr(fused.target, "probe", lambda device: Present)
+            applied.append(stock(module, groups, kwargs, x))
+        return applied[-1]
+
+    monkeypatch.setattr(fused, "applies", applies)
+    return applied
+
+
+def run_once(policy, **changes):
+    pipe = pipelines.cogvideox(dtype=torch.float32)
+    attach(pipe)
+    with record(pipe, policy) as run:
+        latents = pipelines.latents(pipe, **changes)
+    return latents, run.trace
+
+
+@pytest.mark.parametrize("name", ["w4a16", "w4a8", "w4a4", "int8_tdc", "mixed"])
+def test_equals_the_plain_path(name, request, anywhere):
+    policy = MIXED if name == "mixed" else PRESETS[name]
+    ours, trace = run_once(policy)
+    assert anywhere and all(anywhere)
+    request.getfixturevalue("monkeypatch").undo()
+    plain, expected = run_once(policy)
+    # Roundings differ in the last bit of float32, and one flipped 4-bit code is a whole quantization step.
+    assert (ours - plain).norm() / plain.norm() < (0.12 if name in ("w4a4", "mixed") else 0.02)
+    columns = ["step", "block", "layer", "precision", "macs"]
+    if name != "mixed":
+        assert trace.layers[columns].equals(expected.layers[columns])
+    else:
+        first = trace.layers["step"] == 0
+        assert trace.layers[first][columns].equals(expected.layers[first][columns])
+        assert trace.layers["purified"].any() and trace.blocks["skipped"].any()
+        purified = trace.layers[trace.layers["purified"]]
+        assert (purified["outlier_ratio"] > policy.outlier_threshold).all()
+
+
+def test_declines_what_it_does_not_know(anywhere):
+    pipe = pipelines.cogvideox(dtype=torch.float32)
+    attach(pipe, PRESETS["w4a8"])
+    hook = pipe.transformer.transformer_blocks[0].ff.net[2].register_forward_hook(lambda *_: None)
+    pipelines.latents(pipe)
+    assert not anywhere[0] and anywhere[1]
+    hook.remove()
+    anywhere.clear()
+    pipelines.latents(pipe)
+    assert all(anywhere)
+
+
+def test_the_stock_preset_never_takes_it(anywhere):
+    ours, _ = run_once(PRESETS["fp16"])
+    assert not anywhere
+    assert torch.equal(ours, pipelines.latents(pipelines.cogvideox(dtype=torch.float32)))
