@@ -1,0 +1,60 @@
+"""GELU + Hadamard + quantization as one Triton kernel, one token a program."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from kernels.triton_quantize import (
+    STORE_INT8,
+    STORE_NVFP4,
+    STORE_PLAIN,
+    STORE_TYPES,
+    RowOutput,
+    store_row,
+)
+from kernels.triton_rows import as_samples, load_row, row_start
+
+
+@triton.jit
+def gelu_tanh(x):
+    """x·sigmoid(2u) with u = √(2/π)(x + 0.044715x³), which equals x(1 + tanh u)/2."""
+    # 2·√(2/π)·log2(e) = 2.3022082; exp2 is one instruction where exp is two.
+    exponent = x * (2.302208198150447 + 0.10294324 * (x * x))
+    return x / (1.0 + tl.exp2(-exponent))
+
+
+@triton.jit
+def _gelu_quantize_kernel(
+    x, codes, scales, token_scale, absmax, abssum, tokens, x_batch, x_token,
+    CHANNELS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, KIND: tl.constexpr,
+    HADAMARD: tl.constexpr, SPLIT: tl.constexpr, FOUR_OVER_SIX: tl.constexpr,
+):
+    row = tl.program_id(0)
+    value = load_row(x + row_start(row, tokens, x_batch, x_token), CHANNELS, WIDTH, CHUNKS, True)
+    y = ()
+    for i in tl.static_range(CHUNKS):
+        y = y + (gelu_tanh(value[i]),)
+    store_row(
+        y, row, codes, scales, token_scale, absmax, abssum,
+        CHANNELS, WIDTH, CHUNKS, KIND, HADAMARD, SPLIT, FOUR_OVER_SIX,
+    )
+
+
+def gelu_quantize_triton(x, quantize="int8", hadamard=1, four_over_six=False):
+    """`gelu_quantize` on a GPU; see there for shapes and meaning."""
+    xs = as_samples(x)
+    out = RowOutput(x.shape, x.dtype, x.device, quantize, hadamard, four_over_six)
+    _gelu_quantize_kernel[(out.rows,)](
+        xs, *out.pointers, xs.shape[1], xs.stride(0), xs.stride(1), **out.constants
+    )
+    return out.result()
+
+
+_TYPES = {"x": "*bf16", **STORE_TYPES, "tokens": "i32", "x_batch": "i64", "x_token": "i64"}
+_ROW = {"CHANNELS": 12288, "WIDTH": 4096, "CHUNKS": 3}
+COMPILE_CASES = [
+    (_gelu_quantize_kernel, _TYPES, {**_ROW, **STORE_INT8}, {"num_warps": 4}),
+    (_gelu_quantize_kernel, {**_TYPES, "codes": "*u8"}, {**_ROW, **STORE_NVFP4}, {"num_warps": 4}),
+    (_gelu_quantize_kernel, {**_TYPES, "codes": "*bf16"}, {**_ROW, **STORE_PLAIN}, {"num_warps": 4}),
+]

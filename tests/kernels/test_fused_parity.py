@@ -1,0 +1,178 @@
+"""The fused and delta kernels against their PyTorch twins.
+
+On a GPU these tests run as they are (`pytest -m gpu`); without one, test_interpreter_fused.py runs
+them on CPU tensors under Triton's interpreter. Shapes lie off every tile on purpose.
+"""
+
+import importlib.util
+
+import pytest
+import torch
+
+from kernels import dequantize, hadamard_block
+from kernels import gate_residual as gate_module
+from kernels import gelu_quantize as gelu_module
+from kernels import norm_modulate as norm_module
+from kernels import outlier_predicate as outlier_module
+from kernels import qk_norm_rope as qk_module
+from kernels import residual as residual_module
+from kernels.target import interpreting
+
+INTERPRETED = interpreting()
+DEVICE = "cpu" if INTERPRETED else "cuda"
+if not INTERPRETED:
+    pytestmark = pytest.mark.gpu
+if importlib.util.find_spec("triton") is not None:
+    from kernels.gate_residual_triton import gate_residual_triton
+    from kernels.gelu_quantize_triton import gelu_quantize_triton
+    from kernels.norm_modulate_triton import norm_modulate_triton
+    from kernels.outlier_predicate_triton import outlier_predicate_triton
+    from kernels.qk_norm_rope_triton import qk_norm_rope_triton
+    from kernels.residual_triton import apply_delta_triton, residual_delta_triton
+
+# The interpreter walks programs one by one, and cuts bfloat16 where hardware rounds.
+SAMPLES, TOKENS = (2, 3) if INTERPRETED else (2, 333)
+DTYPES = [torch.float32] if INTERPRETED else [torch.float32, torch.bfloat16]
+WIDTHS = [192, 544] if INTERPRETED else [192, 256, 1920, 3072, 5120, 12288]
+
+
+def draw(*shape, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(DEVICE, dtype)
+
+
+def assert_same_activation(ours, twin, coarse):
+    """Codes may differ where a value lies on a rounding boundary, never the values by more."""
+    assert ours.shape == twin.shape
+    torch.testing.assert_close(ours.absmax, twin.absmax, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours.abssum, twin.abssum, rtol=1e-4, atol=1e-3)
+    # The rotation's tensor core takes bfloat16: half a step of one code in places, 2^-9 at most.
+    torch.testing.assert_close(ours.token_scale, twin.token_scale, rtol=5e-3 if coarse else 1e-4, atol=1e-9)
+    assert (ours.codes != twin.codes).float().mean() < (0.25 if coarse else 0.01)
+    difference = dequantize(ours) - dequantize(twin)
+    limit = 0.08 if ours.codes.dtype == torch.uint8 and coarse else 0.012
+    assert difference.norm() / dequantize(twin).norm() < limit
+
+
+@pytest.mark.parametrize("quantize", [None, "int8", "nvfp4"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_norm_modulate(width, dtype, quantize):
+    video, text = draw(SAMPLES, TOKENS + 3, width, dtype=dtype) * 3 + 1, draw(SAMPLES, 3, width, dtype=dtype)
+    parts = (draw(SAMPLES, 4 * width, dtype=dtype, seed=1) * 0.3).chunk(4, dim=1)
+    streams = [norm_module.Stream(text, *parts[:2]), norm_module.Stream(video[:, 3:], *parts[2:])]
+    affine = draw(width, dtype=dtype, seed=2), draw(width, dtype=dtype, seed=3)
+    settings = (1e-5, quantize, hadamard_block(width) if quantize else 1, False)
+    ours = norm_modulate_triton(streams, *affine, *settings)
+    twin = norm_module.norm_modulate_torch(streams, *affine, *settings)
+    if quantize is None:
+        tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+        torch.testing.assert_close(ours, twin, rtol=tolerance, atol=tolerance)
+    else:
+        assert_same_activation(ours, twin, dtype != torch.float32)
+
+
+@pytest.mark.parametrize("quantize", [None, "int8", "nvfp4"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_gelu_quantize(width, dtype, quantize):
+    x = draw(SAMPLES, TOKENS, width, dtype=dtype) * 3
+    settings = quantize, hadamard_block(width) if quantize else 1, True
+    ours, twin = gelu_quantize_triton(x, *settings), gelu_module.gelu_quantize_torch(x, *settings)
+    if quantize is None:
+        tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+        torch.testing.assert_close(ours, twin, rtol=tolerance, atol=tolerance)
+    else:
+        assert_same_activation(ours, twin, dtype != torch.float32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gate_residual(dtype):
+    x, joint = draw(SAMPLES, TOKENS, 192, dtype=dtype), draw(SAMPLES, TOKENS + 4, 192, dtype=dtype, seed=1)
+    gate = draw(SAMPLES, 6 * 192, dtype=dtype, seed=2).chunk(6, dim=1)[2]
+    for arguments in ((x, joint[:, 4:], gate), (x, joint[:, 4:])):
+        torch.testing.assert_close(gate_residual_triton(*arguments), gate_module.gate_residual_torch(*arguments))
+    inplace = x.clone()
+    gate_residual_triton(inplace, joint[:, 4:], gate, inplace)
+    assert torch.equal(inplace, gate_residual_triton(x, joint[:, 4:], gate))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("norm", "heads", "width"), [("layer", 6, 64), ("layer", 5, 32), ("rms", 3, 128)])
+def test_qk_norm_rope(norm, heads, width, dtype):
+    first = 1
+    angles = draw(TOKENS - first, width // 2, seed=1).repeat_interleave(2, dim=1)
+    affine = [draw(width if norm == "layer" else heads * width, dtype=dtype, seed=seed) for seed in range(4)]
+    if norm == "rms":
+        affine[1] = affine[3] = None
+    results = []
+    for twin in (qk_module.qk_norm_rope_torch, qk_norm_rope_triton):
+        joint = draw(SAMPLES, TOKENS, 3 * heads * width, dtype=dtype)
+        q, k, _ = joint.chunk(3, dim=-1)
+        twin(q, k, heads, *affine, norm, 1e-6, angles.cos(), angles.sin(), first)
+        results.append(joint)
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(*results, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("format", ["int8", "bf16"] if INTERPRETED else ["int8", "bf16", "fp8"])
+def test_residual_delta(format, dtype):
+    if not INTERPRETED and format == "fp8" and torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("no E4M3 type before compute capability 8.9")
+    x = draw(SAMPLES, TOKENS + 2, 544, dtype=dtype)[:, 2:]
+    y, later = (x + 0.1 * draw(SAMPLES, TOKENS, 544, dtype=dtype, seed=seed) for seed in (1, 2))
+    y[0, 1, 5] = float("nan")
+    y[0, 2] = x[0, 2]
+    cached, first = residual_module.residual_delta_torch(x, y, format=format)
+    ours, stats = residual_delta_triton(x, y, None, format)
+    assert stats[0, 0].isnan() and stats[:, 2:].isnan().all()
+    torch.testing.assert_close(stats[1:, :2], first[1:, :2], rtol=1e-5, atol=0)
+    stored, twin = (residual_module.dequantize_delta(part) for part in (ours, cached))
+    assert torch.equal(stored.isnan(), twin.isnan())
+    # The interpreter cuts where hardware rounds when it converts to bfloat16 or E4M3.
+    step = {"int8": 1e-3, "bf16": 8e-3, "fp8": 1e-2}[format]
+    torch.testing.assert_close(stored, twin, rtol=step, atol=2e-3, equal_nan=True)
+    _, expected = residual_module.residual_delta_torch(x, later, cached, format=format)
+    _, stats = residual_delta_triton(x, later, cached, format)
+    torch.testing.assert_close(stats, expected, rtol=1e-5, atol=0, equal_nan=True)
+    applied = apply_delta_triton(x, cached)
+    assert applied[0, 1].isnan().any() and torch.equal(applied[0, 2], x[0, 2])
+    expected = residual_module.apply_delta_torch(x, cached)
+    torch.testing.assert_close(applied, expected, rtol=1e-2 if dtype != torch.float32 else 1e-6, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_not_a_number_stays_in_its_token(bad):
+    x = draw(1, 4, 64)
+    x[0, 2, 7] = bad
+    for quantize in ("int8", "nvfp4"):
+        activations = (
+            norm_modulate_triton([norm_module.Stream(x)], quantize=quantize, hadamard=64),
+            gelu_quantize_triton(x.abs(), quantize, 64),
+        )
+        for activation in activations:
+            assert activation.token_scale[2].isnan() and activation.token_scale[[0, 1, 3]].isfinite().all()
+
+
+def test_outlier_predicate():
+    x = draw(3, 50, 64)
+    x[1, 4, 5] = 60.0
+    absmax, abssum = x.abs().amax(-1).flatten(), x.abs().sum(-1).flatten()
+    for threshold in (25.0, 1e6):
+        ours = outlier_predicate_triton(absmax, abssum, 3, 64, threshold)
+        twin = outlier_module.outlier_predicate_torch(absmax, abssum, 3, 64, threshold)
+        assert torch.equal(ours.flag, twin.flag)
+        torch.testing.assert_close(ours.ratio, twin.ratio)
+    abssum[7] = float("nan")
+    assert outlier_predicate_triton(absmax, abssum, 3, 64, 1e6).flag.item() == 1
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter runs one program after the other")
+def test_the_same_input_gives_the_same_bits():
+    x, y = draw(SAMPLES, TOKENS, 1536), draw(SAMPLES, TOKENS, 1536, seed=1)
+    runs = [residual_delta_triton(x, y, None, "int8") for _ in range(2)]
+    assert torch.equal(runs[0][0].codes, runs[1][0].codes)
+    assert torch.equal(runs[0][1][:, :2], runs[1][1][:, :2])
+    runs = [norm_modulate_triton([norm_module.Stream(x)], quantize="int8", hadamard=128) for _ in range(2)]
+    assert all(torch.equal(a, b) for a, b in zip(runs[0][:4], runs[1][:4]))
