@@ -72,12 +72,17 @@ def unpack_nibbles(packed: torch.Tensor) -> torch.Tensor:
 
 def encode_e4m3(x: torch.Tensor) -> torch.Tensor:
     """E4M3 bits (uint8) of float values: nearest, ties to even, saturating at 448; NaN stays NaN."""
-    return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).view(torch.uint8)
+    return _on_float8_device(x.clamp(-E4M3_MAX, E4M3_MAX)).to(torch.float8_e4m3fn).view(torch.uint8).to(x.device)
 
 
 def decode_e4m3(bits: torch.Tensor) -> torch.Tensor:
     """Float32 values of E4M3 bits (uint8), same shape; 0x7F and 0xFF are NaN."""
-    return bits.contiguous().view(torch.float8_e4m3fn).to(torch.float32)
+    return _on_float8_device(bits).contiguous().view(torch.float8_e4m3fn).to(torch.float32).to(bits.device)
+
+
+def _on_float8_device(x: torch.Tensor) -> torch.Tensor:
+    # Apple's GPU backend has no 8-bit floats; scales are few enough to make the trip.
+    return x if x.device.type in ("cpu", "cuda") else x.cpu()
 
 
 def float_bits(x: torch.Tensor) -> torch.Tensor:

@@ -25,10 +25,13 @@ _CHUNK_BYTES = 256 << 20
 
 @triton.jit
 def _native_kernel(
-    a, a_scale, b, b_scale, c, token_scale, tensor_scale, bias, M, N, K,
-    HAS_BIAS: tl.constexpr, EVEN_K: tl.constexpr,
+    a, a_scale, b, b_scale, c, token_scale, tensor_scale, bias, predicate, M, N, K, wanted,
+    HAS_BIAS: tl.constexpr, HAS_PREDICATE: tl.constexpr, EVEN_K: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
 ):
+    if HAS_PREDICATE:
+        if tl.load(predicate) != wanted:
+            return
     m, n = _tile_origin(tl.program_id(0), M, N, BM, BN, GROUP)
     rows = m + tl.arange(0, BM)
     columns = n + tl.arange(0, BN)
@@ -74,22 +77,29 @@ def linear_w4a4_triton(
     rows, columns = act.codes.shape[0], packed.shape[0]
     if out is None:
         out = torch.empty((rows, columns), dtype=out_dtype, device=act.codes.device)
-    if when is None and target.probe(act.codes.device).native_fp4:
-        _native(act, packed, bias, out)
+    if target.probe(act.codes.device).native_fp4:
+        _native(act, packed, bias, out, when)
     else:
         _simulated(act, packed, bias, out, workspace, when)
     return out.view(*act.shape[:-1], columns)
 
 
-def _native(act: Nvfp4Activation, packed: PackedWeight, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+def _native(
+    act: Nvfp4Activation,
+    packed: PackedWeight,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    when: tuple[torch.Tensor, int] | None,
+) -> None:
     rows, columns = out.shape
     inner = act.codes.shape[1] * 2
     tile_m, tile_n, tile_k = 128, 128, 256
     _native_kernel[(triton.cdiv(rows, tile_m) * triton.cdiv(columns, tile_n),)](
         act.codes, act.scales.view(torch.float8_e4m3fn), packed.codes, packed.scales.view(torch.float8_e4m3fn),
-        out, act.token_scale, packed.tensor_scale, out if bias is None else bias, rows, columns, inner,
-        HAS_BIAS=bias is not None, EVEN_K=inner % tile_k == 0, BM=tile_m, BN=tile_n, BK=tile_k, GROUP=8,
-        num_warps=8, num_stages=3,
+        out, act.token_scale, packed.tensor_scale, out if bias is None else bias, out if when is None else when[0],
+        rows, columns, inner, 0 if when is None else when[1],
+        HAS_BIAS=bias is not None, HAS_PREDICATE=when is not None, EVEN_K=inner % tile_k == 0,
+        BM=tile_m, BN=tile_n, BK=tile_k, GROUP=8, num_warps=8, num_stages=3,
     )
 
 
@@ -114,8 +124,9 @@ def _simulated(
 
 _TYPES = {
     "a": "*u8", "a_scale": "*fp8e4nv", "b": "*u8", "b_scale": "*fp8e4nv", "c": "*bf16", "token_scale": "*fp32",
-    "tensor_scale": "*i32", "bias": "*bf16", "M": "i32", "N": "i32", "K": "i32",
+    "tensor_scale": "*i32", "bias": "*bf16", "predicate": "*i32", "M": "i32", "N": "i32",
+    "K": "i32", "wanted": "i32",
 }
-_FLAGS = {"HAS_BIAS": True, "EVEN_K": True, "BM": 128, "BN": 128, "BK": 256, "GROUP": 8}
+_FLAGS = {"HAS_BIAS": True, "HAS_PREDICATE": True, "EVEN_K": True, "BM": 128, "BN": 128, "BK": 256, "GROUP": 8}
 # Native NVFP4: Blackwell only, compute capability 10.0 and newer.
 COMPILE_CASES_BLACKWELL = [(_native_kernel, _TYPES, _FLAGS, {"num_warps": 8, "num_stages": 3})]

@@ -175,4 +175,8 @@ COMPILE_CASES = [
     (_scaled_matmul_kernel, _BF16, _BF16_FLAGS, {"num_warps": 8, "num_stages": 3}),
 ]
 # Tensor memory accelerator: compute capability 9.0 and newer.
-COMPILE_CASES_TMA = [(_scaled_matmul_kernel, _TMA_TYPES, _TMA_FLAGS, {"num_warps": 8, "num_stages": 3})]
+_SMALL_TMA_TYPES = {**_TYPES, "a": "tensordesc<i8[128, 64]>", "b": "tensordesc<i8[128, 64]>"}
+COMPILE_CASES_TMA = [
+    (_scaled_matmul_kernel, _TMA_TYPES, _TMA_FLAGS, {"num_warps": 8, "num_stages": 3}),
+    (_scaled_matmul_kernel, _SMALL_TMA_TYPES, {**_FLAGS, "TMA": True}, {"num_warps": 8, "num_stages": 3}),
+]
