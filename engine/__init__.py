@@ -17,6 +17,8 @@ _HOME = {
     "Trace": "trace",
     "TraceError": "trace",
     "replay": "replay",
+    "load": "load",
+    "generate": "stream",
 }
 
 __all__ = sorted(_HOME)

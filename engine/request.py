@@ -1,0 +1,216 @@
+"""What may be asked of a pipeline: every value checked, in one sentence, before any work starts.
+
+Sizes and frame counts come from the model's own configuration, defaults from the pipeline's signature. The embedded
+model is known by its tokenizer, whose words are exactly those of `engine.vocabulary`; it has a grammar to check too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
+
+from engine import vocabulary
+from engine.files import shown
+from engine.settings import Policy, needs_calibration
+from engine.settings import warnings as policy_warnings
+
+EMBEDDED_DEFAULTS = {"steps": 30, "guidance": 5.0}
+LIMITS = {"steps": (1, 1000), "guidance": (0.0, 100.0), "seed": (0, 2**63 - 1), "side": (16, 4096), "frames": (1, 1025)}
+LONGEST_PROMPT = 20_000
+FPS = {"CogVideoX": 8, "CogVideoX 1.5": 16, "Wan": 16, "Wan 5B": 24}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A checked request. `inputs` are further arguments of the pipeline call (image, video, strength, …)."""
+
+    prompt: str
+    negative_prompt: str | None
+    policy: Policy
+    steps: int
+    guidance: float
+    seed: int
+    height: int
+    width: int
+    frames: int
+    fps: float
+    warnings: tuple[str, ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def check(pipe, owner, prompt, policy, *, steps, guidance, seed, negative_prompt, height, width, frames, inputs) -> Request:
+    """Fill in defaults and check everything. `owner` is the pipeline's attachment.
+
+    Raises ValueError (or RuntimeError for 16-bit weights that were dropped), naming what was expected and what came.
+    """
+    accepted = inspect.signature(type(pipe).__call__).parameters
+    embedded = is_embedded(pipe)
+    if not isinstance(policy, Policy):
+        raise ValueError(f'Expected policy to be a Policy, such as Policy.preset("sixbit"); got {type(policy).__name__}.')
+    owner.check(policy)
+    _check_prompt(pipe, prompt, "prompt", embedded)
+    if negative_prompt is not None and negative_prompt != "":
+        _check_prompt(pipe, negative_prompt, "negative prompt", False)
+    steps = _number("steps", steps, _default(accepted, "num_inference_steps", "steps", embedded), whole=True)
+    guidance = _number("guidance", guidance, _default(accepted, "guidance_scale", "guidance", embedded), whole=False)
+    seed = _number("seed", seed, random.SystemRandom().randrange(2**31), whole=True)
+    _check_inputs(pipe, accepted, inputs)
+    height, width, frames = _check_size(pipe, accepted, height, width, frames, inputs)
+    said = list(policy_warnings(policy, steps))
+    if negative_prompt and guidance <= 1:
+        said.append(f"The negative prompt does nothing at guidance {guidance:g}; it takes effect above 1.")
+    if needs_calibration(policy):
+        said += _calibration_warnings(owner.calibration, steps)
+    if embedded and (frames, height, width) != (vocabulary.FRAMES, vocabulary.SIZE, vocabulary.SIZE):
+        said.append(
+            f"This model was trained on {vocabulary.FRAMES} frames of {vocabulary.SIZE}×{vocabulary.SIZE}; "
+            f"at {frames} frames of {height}×{width} it may look wrong."
+        )
+    return Request(
+        prompt, negative_prompt, policy, steps, guidance, seed, height, width, frames, frame_rate(pipe), tuple(said), inputs
+    )
+
+
+def is_embedded(pipe) -> bool:
+    """Whether this is the embedded model, trained on the words of `engine.vocabulary` alone."""
+    words = getattr(getattr(pipe, "tokenizer", None), "get_vocab", dict)()
+    return set(words) == set(vocabulary.WORDS)
+
+
+def frame_rate(pipe) -> float:
+    """Frames a second that the model was trained at; diffusers does not store it."""
+    if type(pipe).__name__.startswith("Wan"):
+        return FPS["Wan 5B" if pipe.config.get("expand_timesteps") else "Wan"]
+    return FPS["CogVideoX 1.5" if pipe.transformer.config.get("patch_size_t") else "CogVideoX"]
+
+
+def text_length(pipe) -> int | None:
+    """Text tokens the model was built for, or None where its configuration does not say."""
+    config = pipe.transformer.config if pipe.transformer is not None else pipe.transformer_2.config
+    return config.get("max_text_seq_length")
+
+
+def call_arguments(pipe, request: Request) -> dict[str, Any]:
+    """The keyword arguments of `pipe(...)` that say what `request` says, for those that this pipeline takes."""
+    import torch
+
+    wanted = {
+        "prompt": request.prompt,
+        "negative_prompt": request.negative_prompt,
+        "num_inference_steps": request.steps,
+        "guidance_scale": request.guidance,
+        "generator": torch.Generator("cpu").manual_seed(request.seed),
+        "height": request.height,
+        "width": request.width,
+        "num_frames": request.frames,
+        "max_sequence_length": text_length(pipe),
+        **request.inputs,
+    }
+    accepted = inspect.signature(type(pipe).__call__).parameters
+    return {name: value for name, value in wanted.items() if name in accepted and value is not None}
+
+
+def _default(accepted: Mapping, argument: str, name: str, embedded: bool):
+    return EMBEDDED_DEFAULTS[name] if embedded else accepted[argument].default
+
+
+def _number(name: str, value, default, whole: bool):
+    low, high = LIMITS[name]
+    value = default if value is None else value
+    good = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if good and whole:
+        good = isinstance(value, Integral) or float(value).is_integer()
+    if not good or not low <= value <= high:
+        kind = "a whole number" if whole else "a number"
+        raise ValueError(f"{name} must be {kind} from {low:,} to {high:,}; got {shown(value)}.")
+    return int(value) if whole else float(value)
+
+
+def _check_prompt(pipe, prompt, name: str, embedded: bool) -> None:
+    if not isinstance(prompt, str):
+        raise ValueError(f"Expected one {name} as text; got {type(prompt).__name__}. For several videos call once per {name}.")
+    if not prompt.strip():
+        raise ValueError(f"The {name} is empty; describe the video in a sentence.")
+    if len(prompt) > LONGEST_PROMPT:
+        raise ValueError(f"The {name} has {len(prompt):,} characters, more than {LONGEST_PROMPT:,}; shorten it.")
+    if embedded:
+        vocabulary.parse(prompt)
+    tokenizer = getattr(pipe, "tokenizer", None)
+    call = inspect.signature(type(pipe).__call__).parameters.get("max_sequence_length")
+    most = text_length(pipe) or (call.default if call is not None else None)
+    if tokenizer is None or most is None:
+        return
+    count = len(tokenizer(prompt, truncation=False, verbose=False).input_ids)
+    if count > most:
+        raise ValueError(f"The {name} has {count} tokens and this model reads at most {most}; shorten it.")
+
+
+def _check_inputs(pipe, accepted: Mapping, inputs: Mapping) -> None:
+    for name in inputs:
+        if name not in accepted:
+            raise ValueError(f"{type(pipe).__name__} takes no argument {shown(name)}; leave it out.")
+    for name in ("image", "video"):
+        if name in accepted and inputs.get(name) is None:
+            article = "an" if name == "image" else "a"
+            raise ValueError(f"{type(pipe).__name__} starts from {article} {name}; give {name}=….")
+
+
+def _check_size(pipe, accepted: Mapping, height, width, frames, inputs: Mapping) -> tuple[int, int, int]:
+    config = (pipe.transformer or pipe.transformer_2).config
+    cog = not type(pipe).__name__.startswith("Wan")
+    spatial = pipe.vae_scale_factor_spatial
+    temporal = pipe.vae_scale_factor_temporal
+    patch = config.patch_size if isinstance(config.patch_size, int) else config.patch_size[1]
+    if cog:
+        usual = (config.sample_height * spatial, config.sample_width * spatial, config.sample_frames)
+    else:
+        usual = tuple(accepted[name].default if name in accepted else None for name in ("height", "width", "num_frames"))
+    height, width = (
+        _side(name, value if value is not None else default, spatial * patch)
+        for name, value, default in (("height", height, usual[0]), ("width", width, usual[1]))
+    )
+    if cog and config.get("use_learned_positional_embeddings") and (height, width) != usual[:2]:
+        raise ValueError(f"This model has learned positions and makes {usual[0]}×{usual[1]} only; got {height}×{width}.")
+    if "num_frames" not in accepted:
+        if frames is not None:
+            raise ValueError(f"{type(pipe).__name__} makes as many frames as its input video has; leave frames out.")
+        return height, width, len(inputs["video"])
+    frames = usual[2] if frames is None else frames
+    low, high = LIMITS["frames"]
+    if not isinstance(frames, Integral) or isinstance(frames, bool) or not low <= frames <= high:
+        raise ValueError(f"frames must be a whole number from {low} to {high:,}; got {shown(frames)}.")
+    if (frames - 1) % temporal:
+        below = (frames - 1) // temporal * temporal + 1
+        raise ValueError(
+            f"This model makes 1, {temporal + 1}, {2 * temporal + 1}, … frames ({temporal}·n + 1); got {frames}. "
+            f"The nearest are {below} and {below + temporal}."
+        )
+    return height, width, int(frames)
+
+
+def _side(name: str, value, multiple: int) -> int:
+    low, high = LIMITS["side"]
+    if not isinstance(value, Integral) or isinstance(value, bool) or not low <= value <= high or value % multiple:
+        near = ""
+        if isinstance(value, Integral) and not isinstance(value, bool) and multiple <= value <= high:
+            near = f" The nearest are {value // multiple * multiple} and {value // multiple * multiple + multiple}."
+        raise ValueError(f"{name} must be a multiple of {multiple} from {max(low, multiple)} to {high:,}; got {shown(value)}.{near}")
+    return int(value)
+
+
+def _calibration_warnings(calibration, steps: int) -> list[str]:
+    if calibration is None:
+        return [
+            "This model is not calibrated, so every dynamic layer takes INT8; run `python -m engine calibrate`, or once "
+            "with probe=True, first."
+        ]
+    if calibration.steps != steps:
+        return [
+            f"The predictor was calibrated at {calibration.steps} steps; at {steps} steps its errors are less certain."
+        ]
+    return []
