@@ -37,9 +37,10 @@ _TINY = _F(SMALLEST_AMAX)
 _NAN = _F(np.nan)
 
 
-def _compiled(function):
-    # No fast-math: the sums keep their order and NaN its meaning. No GIL: rows are shared out.
-    return njit(nogil=True, cache=True)(function)
+# No fast-math: the sums keep their order and NaN its meaning. No GIL: rows are shared out. Only
+# compiled code calls the parts, so they need neither wrappers for Python nor a cache of their own.
+_part = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_entry = njit(nogil=True, cache=True)
 
 
 def _butterfly4(span: int):
@@ -59,7 +60,7 @@ def _butterfly4(span: int):
                 z[j + three] = q - s
             start += step
 
-    return _compiled(butterfly)
+    return _part(butterfly)
 
 
 def _butterfly2(span: int):
@@ -75,14 +76,14 @@ def _butterfly2(span: int):
                 z[j + one] = a - b
             start += step
 
-    return _compiled(butterfly)
+    return _part(butterfly)
 
 
 _first, _second, _third = _butterfly4(1), _butterfly4(4), _butterfly4(16)
 _last32, _last128 = _butterfly2(16), _butterfly2(64)
 
 
-@_compiled
+@_part
 def _load(x, first, z):
     # Four rows at a time: one row alone would touch a cache line per value.
     for lane in range(0, LANES, 4):
@@ -96,7 +97,7 @@ def _load(x, first, z):
             j += _U(LANES)
 
 
-@_compiled
+@_part
 def _store(z, out, first):
     for lane in range(0, LANES, 4):
         a, b, c, d = out[first + lane], out[first + lane + 1], out[first + lane + 2], out[first + lane + 3]
@@ -109,7 +110,7 @@ def _store(z, out, first):
             j += _U(LANES)
 
 
-@_compiled
+@_part
 def _rotate(z, block):
     if block >= 16:
         _first(z)
@@ -122,7 +123,7 @@ def _rotate(z, block):
         _last128(z)
 
 
-@_compiled
+@_part
 def _block_maxima(bits, maxima):
     # As integers, magnitudes order like floats and NaN is larger than everything.
     tile, j = _U(0), _U(0)
@@ -136,7 +137,7 @@ def _block_maxima(bits, maxima):
         j += _U(LANES)
 
 
-@_compiled
+@_part
 def _token_maxima(maxima, largest):
     for lane in range(LANES):
         largest[lane] = maxima[lane]
@@ -147,7 +148,7 @@ def _token_maxima(maxima, largest):
         j += _U(LANES)
 
 
-@_compiled
+@_part
 def _round_int8(z, inverse, scale):
     tile = _U(0)
     for _ in range(z.size // _TILE):
@@ -159,7 +160,7 @@ def _round_int8(z, inverse, scale):
         tile += _U(_TILE)
 
 
-@_compiled
+@_part
 def _block_scales(maxima, unit, unit_bits, scale, scale_bits, factor, to_scale, largest, norm):
     """Block maxima -> E4M3 scales; `maxima` then holds what a code is worth, `factor` its inverse."""
     j = _U(0)
@@ -179,7 +180,7 @@ def _block_scales(maxima, unit, unit_bits, scale, scale_bits, factor, to_scale, 
         j += _U(LANES)
 
 
-@_compiled
+@_part
 def _round_e2m1(z, factor, back):
     tile, block = _U(0), _U(0)
     for _ in range(z.size // _TILE):
@@ -198,48 +199,24 @@ def _round_e2m1(z, factor, back):
         block += _U(LANES)
 
 
-@_compiled
-def int8_rows(x, out, block, start, stop):
-    """Tokens start..stop of x float32 (M, K) -> fake INT8 after a rotation, out float32 (M, K).
+@_entry
+def quantize_rows(x, out, block, four_bits, start, stop):
+    """Tokens start..stop of x, rotated, rounded and scaled back: to NVFP4, or else to INT8.
 
-    At least 32 tokens, K a multiple of 16, `block` 1, 16, 32, 64 or 128. The last 32 tokens may be
-    computed twice.
+    x, out: float32 (M, K), at least 32 tokens from start to stop, K a multiple of 16; `block` 1,
+    16, 32, 64 or 128. The last 32 tokens may be computed twice.
     """
-    z = np.empty(x.shape[1] * LANES, _F)
-    bits = z.view(_I)
-    maxima = np.empty(x.shape[1] // _BLOCK * LANES, _I)
-    largest_bits = np.empty(LANES, _I)
-    largest, inverse, scale = largest_bits.view(_F), np.empty(LANES, _F), np.empty(LANES, _F)
-    norm = _F(1.0 / math.sqrt(block))
-    first = start
-    while first < stop:
-        first = min(first, stop - LANES)
-        _load(x, first, z)
-        _rotate(z, block)
-        _block_maxima(bits, maxima)
-        _token_maxima(maxima, largest_bits)
-        for lane in range(LANES):
-            amax = largest[lane] * norm
-            inverse[lane] = _F(1) / (amax if amax > _TINY else _TINY) * _F(127) * norm
-            scale[lane] = amax * _F(1.0 / 127.0) if largest_bits[lane] < _EXPONENT else _NAN
-        _round_int8(z, inverse, scale)
-        _store(z, out, first)
-        first += LANES
-
-
-@_compiled
-def nvfp4_rows(x, out, block, start, stop):
-    """Tokens start..stop of x float32 (M, K) -> fake NVFP4 after a rotation; as `int8_rows`."""
     blocks = x.shape[1] // _BLOCK
     z = np.empty(x.shape[1] * LANES, _F)
     bits = z.view(_I)
     maxima_bits, factor = np.empty(blocks * LANES, _I), np.empty(blocks * LANES, _F)
     maxima = maxima_bits.view(_F)
-    largest_bits, to_scale = np.empty(LANES, _I), np.empty(LANES, _F)
+    largest_bits, inverse = np.empty(LANES, _I), np.empty(LANES, _F)
     largest = largest_bits.view(_F)
     scale, unit = np.empty(LANES, _F), np.empty(LANES, _F)
     scale_bits, unit_bits = scale.view(_I), unit.view(_I)
     norm = _F(1.0 / math.sqrt(block))
+    top = _F(448) if four_bits else _F(127)
     first = start
     while first < stop:
         first = min(first, stop - LANES)
@@ -249,9 +226,15 @@ def nvfp4_rows(x, out, block, start, stop):
         _token_maxima(maxima_bits, largest_bits)
         for lane in range(LANES):
             amax = largest[lane] * norm if largest_bits[lane] < _EXPONENT else _NAN
-            to_scale[lane] = _F(1) / (amax if amax > _TINY else _TINY) * _F(448)
+            inverse[lane] = _F(1) / (amax if amax > _TINY else _TINY) * top
             largest[lane] = amax
-        _block_scales(maxima, unit, unit_bits, scale, scale_bits, factor, to_scale, largest, norm)
-        _round_e2m1(z, factor, maxima)
+        if four_bits:
+            _block_scales(maxima, unit, unit_bits, scale, scale_bits, factor, inverse, largest, norm)
+            _round_e2m1(z, factor, maxima)
+        else:
+            for lane in range(LANES):
+                inverse[lane] *= norm
+                scale[lane] = largest[lane] * _F(1.0 / 127.0)
+            _round_int8(z, inverse, scale)
         _store(z, out, first)
         first += LANES

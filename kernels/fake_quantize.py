@@ -32,7 +32,7 @@ def fake_quantize_int8(tokens: torch.Tensor, block: int) -> torch.Tensor:
     loops = _loops_for(tokens)
     if loops is None:
         return fake_quantize_int8_torch(tokens, block)
-    return _share_rows(loops.int8_rows, tokens, block)
+    return _share_rows(loops.quantize_rows, tokens, block, False)
 
 
 def fake_quantize_int8_torch(tokens: torch.Tensor, block: int) -> torch.Tensor:
@@ -47,7 +47,7 @@ def fake_quantize_nvfp4(tokens: torch.Tensor, block: int, four_over_six: bool = 
     loops = None if four_over_six else _loops_for(tokens)
     if loops is None:
         return fake_quantize_nvfp4_torch(tokens, block, four_over_six)
-    return _share_rows(loops.nvfp4_rows, tokens, block)
+    return _share_rows(loops.quantize_rows, tokens, block, True)
 
 
 def fake_quantize_nvfp4_torch(tokens: torch.Tensor, block: int, four_over_six: bool = False) -> torch.Tensor:
@@ -73,9 +73,7 @@ def fake_quantize_nvfp4_torch(tokens: torch.Tensor, block: int, four_over_six: b
 
 def compile_loops() -> None:
     """Compile the loops now (or read them from the disk cache), so that the first layer need not wait."""
-    sample = torch.ones(_LANES, 128)
-    fake_quantize_int8(sample, 128)
-    fake_quantize_nvfp4(sample, 128)
+    fake_quantize_int8(torch.ones(_LANES, 128), 128)
 
 
 def _loops_for(tokens: torch.Tensor) -> ModuleType | None:
@@ -93,8 +91,8 @@ def _import_loops() -> ModuleType | None:
     return cpu_loops
 
 
-def _share_rows(rows: Callable[..., None], tokens: torch.Tensor, block: int) -> torch.Tensor:
-    """Run `rows(x, out, block, start, stop)` over all tokens, shared among PyTorch's number of threads."""
+def _share_rows(rows: Callable[..., None], tokens: torch.Tensor, *how: int | bool) -> torch.Tensor:
+    """Run `rows(x, out, *how, start, stop)` over all tokens, shared among PyTorch's number of threads."""
     tokens = tokens.detach().to(torch.float32).contiguous()
     result = torch.empty_like(tokens)
     arrays = tokens.numpy(), result.numpy()
@@ -104,8 +102,8 @@ def _share_rows(rows: Callable[..., None], tokens: torch.Tensor, block: int) -> 
     # The loops go back to a full 32 tokens at the end, so no part may be shorter.
     edges = [start for start in range(0, count, step) if count - start >= _LANES] + [count]
     spans = list(zip(edges, edges[1:]))
-    others = [_helpers().submit(rows, *arrays, block, *span) for span in spans[1:]]
-    rows(*arrays, block, *spans[0])
+    others = [_helpers().submit(rows, *arrays, *how, *span) for span in spans[1:]]
+    rows(*arrays, *how, *spans[0])
     for other in others:
         other.result()
     return result
