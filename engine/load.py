@@ -34,7 +34,7 @@ def load(path_or_id: str | os.PathLike, device=None, dtype=None, progress: Calla
     tell(0, 3)
     folder = _found(str(path_or_id))
     parts = check_folder(folder)
-    device, dtype = _device(device), dtype
+    device = _device(device)
     dtype = _dtype(dtype, device)
     tell(1, 3)
     if (folder / PACKED).is_file():
@@ -116,7 +116,7 @@ def _assemble(folder: Path, parts: dict[str, str], dtype, **ready):
     try:
         with _quiet():
             pipe = getattr(diffusers, name).from_pretrained(
-                str(folder), torch_dtype=dtypes, use_safetensors=True, local_files_only=True, trust_remote_code=False, **ready
+                str(folder), dtype=dtypes, use_safetensors=True, local_files_only=True, trust_remote_code=False, **ready
             )
     # What a foreign or damaged folder makes two libraries raise has no common class.
     except Exception as error:

@@ -1,0 +1,232 @@
+"""Packed checkpoints: a pipeline folder whose transformer weights lie in NVFP4, 4.5 bits each, ready to run.
+
+    python -m engine quantize SRC DST
+
+A packed folder is the source folder but for its transformers: there `packed-….safetensors` holds, for every group of
+linears, the codes, block scales and FP32 scales (as integers, so that no cast can round them) and every other
+parameter as it was. `packed.json` at the top says which; it is written last, so a folder without it is not whole.
+Loading builds the transformer empty and fills it file by file: the 16-bit weights of the linears never exist, on no
+device.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from engine.files import parse_object, read_text, shown
+from engine.folder import PACKED, LoadError, check_folder, header
+
+KIND = "6bit-packed-checkpoint"
+VERSION = 1
+SHARD_BYTES = 2_000_000_000
+FIELDS = ("codes", "scales", "tensor_scale", "int8_scale")
+REST = "rest"
+
+
+def quantize(
+    src: str | os.PathLike,
+    dst: str | os.PathLike,
+    *,
+    adaln: str = "w4a16",
+    shard_bytes: int = SHARD_BYTES,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Write a packed checkpoint of the pipeline at `src` (a folder or hub id) into the new folder `dst`.
+
+    Works on the CPU in the weights' own precision. adaln: as in `attach`. shard_bytes: largest file of packed
+    weights. progress: called as progress(done, total) while groups are packed.
+
+    Returns dst, which appears whole or not at all. Raises LoadError or ValueError in one sentence.
+    """
+    import torch
+
+    from engine.attach import attach
+    from engine.families import transformers_of
+    from engine.load import load
+
+    dst = Path(dst)
+    if dst.exists():
+        raise ValueError(f"{shown(str(dst))} exists already; choose a folder that does not.")
+    if not dst.parent.is_dir():
+        raise ValueError(f"The folder above {shown(str(dst))} does not exist; create it first.")
+    if shard_bytes < 1_000_000:
+        raise ValueError(f"shard_bytes must be at least 1,000,000; got {shown(shard_bytes)}.")
+    pipe = load(src, device="cpu", dtype=torch.bfloat16)
+    source = Path(pipe.name_or_path)
+    if (source / PACKED).is_file():
+        raise ValueError(f"{shown(str(src))} is a packed checkpoint already; nothing to do.")
+    handle = attach(pipe, keep="none", adaln=adaln, progress=progress)
+    building = Path(tempfile.mkdtemp(prefix=f".{dst.name}-", dir=dst.parent))
+    try:
+        models = transformers_of(pipe)
+        shutil.copytree(source, building, dirs_exist_ok=True, ignore=_ignored(source, set(models)))
+        groups = {
+            path: {"shape": list(packed.shape), "hadamard": packed.hadamard} for path, packed in handle.packed().items()
+        }
+        for slot in models:
+            _write_shards(building / slot, _tensors(slot, pipe, handle), shard_bytes)
+        about = {
+            "kind": KIND, "version": VERSION, "model_hash": handle.model_hash, "adaln": adaln, "groups": groups,
+            "transformers": list(models),
+        }  # fmt: skip
+        (building / PACKED).write_text(json.dumps(about, indent=1), encoding="utf-8")
+        building.chmod(0o755)
+        os.replace(building, dst)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    return dst
+
+
+def load_packed(folder: Path, device, dtype):
+    """The pipeline of a packed folder, attached, on `device`; the rest of the model in `dtype`. Raises LoadError."""
+    import diffusers
+    import torch
+    from accelerate import init_empty_weights
+
+    from engine.attach import attach
+    from engine.load import _assemble
+
+    about = _about(folder)
+    parts = check_folder(folder)
+    models, packed = {}, {}
+    for slot in about["transformers"]:
+        made = getattr(diffusers, parts[slot])
+        with init_empty_weights(include_buffers=False):
+            models[slot] = made.from_config(made.load_config(str(folder / slot))).eval()
+        packed.update(_fill(models[slot], slot, folder / slot, about["groups"], device, dtype))
+    pipe = _assemble(folder, parts, dtype, **models)
+    for name, part in pipe.components.items():
+        if isinstance(part, torch.nn.Module) and name not in models:
+            part.to(device)
+    attach(pipe, keep="none", adaln=about["adaln"], packed=packed, known_hash=about["model_hash"])
+    for slot, model in models.items():
+        empty = next((name for name, value in model.named_parameters() if value.is_meta), None)
+        if empty is not None:
+            raise LoadError(f"The packed checkpoint lacks the weight {shown(f'{slot}.{empty}')}; quantize the model again.")
+    return pipe
+
+
+def _ignored(source: Path, models: set[str]):
+    """For copytree: of the transformers only the configurations, and nothing hidden or pickled anywhere."""
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        inside = Path(folder).name in models and Path(folder).parent == source
+        return {
+            name for name in names
+            if name.startswith(".") or Path(name).suffix in (".bin", ".pt", ".pth", ".ckpt", ".py", ".pkl")
+            or (inside and name != "config.json")
+        }  # fmt: skip
+
+    return ignored
+
+
+def _tensors(slot: str, pipe, handle) -> Iterator[tuple[str, object]]:
+    """(name, tensor) of everything a transformer needs: packed groups, then all other parameters and buffers."""
+    for path, packed in handle.packed().items():
+        if path.startswith(f"{slot}."):
+            for field in FIELDS:
+                yield f"{path}.{field}", getattr(packed, field)
+    model = getattr(pipe, slot)
+    for name, value in model.named_parameters():
+        yield f"{REST}.{name}", value.detach()
+    kept = set(model.state_dict())
+    for name, value in model.named_buffers():
+        if name in kept and name.rsplit(".", 1)[-1] not in FIELDS:
+            yield f"{REST}.{name}", value
+
+
+def _write_shards(folder: Path, tensors: Iterator[tuple[str, object]], shard_bytes: int) -> None:
+    from safetensors.torch import save_file
+
+    batch, size, number = {}, 0, 0
+
+    def write() -> None:
+        nonlocal batch, size, number
+        number += 1
+        save_file(batch, folder / f"packed-{number:05d}.safetensors", metadata={"format": "pt"})
+        batch, size = {}, 0
+
+    for name, tensor in tensors:
+        if batch and size + tensor.nbytes > shard_bytes:
+            write()
+        # A view of a joined tensor would be written with its whole storage.
+        batch[name] = tensor.contiguous().clone()
+        size += tensor.nbytes
+    write()
+
+
+def _about(folder: Path) -> dict:
+    what = "the description of a packed checkpoint"
+    about = parse_object(read_text(folder / PACKED, what, error=LoadError), what, LoadError)
+    good = about.get("kind") == KIND and about.get("version") == VERSION and isinstance(about.get("groups"), dict)
+    good = good and isinstance(about.get("transformers"), list) and isinstance(about.get("model_hash"), str)
+    if not good or about.get("adaln") not in ("w4a16", "stock"):
+        raise LoadError(f"{PACKED} in {shown(str(folder))} is not {what} of version {VERSION}; quantize the model again.")
+    return about
+
+
+def _fill(model, slot: str, folder: Path, groups: dict, device, dtype) -> dict:
+    """Put the unpacked parameters of one transformer into `model`, in place; returns its packed weights by path."""
+    import torch
+    from safetensors import safe_open
+
+    from kernels import PackedWeight
+
+    files = sorted(folder.glob("packed-*.safetensors"))
+    for path in files:
+        header(path)
+    found: dict[str, dict] = {}
+    for path in files:
+        with safe_open(path, framework="pt", device=str(device)) as stored:
+            rest = {}
+            for name in stored.keys():
+                tensor = stored.get_tensor(name)
+                if name.startswith(f"{REST}."):
+                    # What lies there in float32 was kept so by the model itself (Wan's norms and time embedding).
+                    rest[name.removeprefix(f"{REST}.")] = tensor.to(dtype) if tensor.dtype == torch.bfloat16 else tensor
+                else:
+                    group, _, field = name.rpartition(".")
+                    found.setdefault(group, {})[field] = tensor
+            try:
+                model.load_state_dict(rest, strict=False, assign=True)
+            except RuntimeError as error:
+                raise LoadError(
+                    f"{folder.name}/{path.name} does not fit the configuration beside it; quantize the model again."
+                ) from error
+    packed = {}
+    for path, about in groups.items():
+        if not path.startswith(f"{slot}."):
+            continue
+        fields = found.get(path, {})
+        if set(fields) != set(FIELDS) or not _fits(fields, about):
+            raise LoadError(f"The packed weight {shown(path)} is missing or malformed; quantize the model again.")
+        packed[path] = PackedWeight(*(fields[name] for name in FIELDS), tuple(about["shape"]), about["hadamard"])
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+        if parameter.is_meta:
+            parameter.data = parameter.data.to(dtype)
+    for module in model.modules():
+        module._buffers.update({name: value.to(device) for name, value in module._buffers.items() if value is not None})
+    return packed
+
+
+def _fits(fields: dict, about: dict) -> bool:
+    """Whether dtypes and shapes are those of a PackedWeight of the stated shape (codes two to a byte, blocks of 16)."""
+    import torch
+
+    shape, hadamard = about.get("shape"), about.get("hadamard")
+    if not isinstance(shape, list) or len(shape) != 2 or not all(isinstance(n, int) and n > 0 for n in shape):
+        return False
+    rows, padded = shape[0], -(-shape[1] // 16) * 16
+    expected = {
+        "codes": (torch.uint8, (rows, padded // 2)), "scales": (torch.uint8, (rows, padded // 16)),
+        "tensor_scale": (torch.int32, (rows,)), "int8_scale": (torch.int32, (rows,)),
+    }  # fmt: skip
+    same = all((fields[name].dtype, tuple(fields[name].shape)) == value for name, value in expected.items())
+    return same and hadamard in (1, 16, 32, 64, 128)
