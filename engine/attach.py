@@ -12,24 +12,24 @@ because `save_pretrained` writes its name. Everything that a run changes lies in
 from __future__ import annotations
 
 import inspect
-import threading
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Callable, Mapping
 
 import torch
 
-from kernels import PackedWeight, Workspace
+from kernels import PackedWeight
 
 from . import block as blocks
 from .calibrate import find_calibration, model_hash
+from .deltas import CACHES
 from .families import Family, family_of, find, transformers_of
+from .handle import Handle
 from .linear import Group
 from .policy import Policy
 from .records import Calibration
-from .refusals import CannotAttach, check_adapters, check_attachable, check_fused, check_hooks
-from .run import OWNER, Run, attachment_of, recorded
+from .refusals import CannotAttach, check_attachable, check_fused
+from .run import OWNER, attachment_of
 
 KEEP = ("auto", "cpu", "device", "none")
 ADALN = ("w4a16", "stock")
@@ -38,134 +38,13 @@ _AUTO_SHARE = 0.25
 
 # Methods of a transformer that read or replace weights, or skip blocks, and would go wrong in silence.
 _FORBIDDEN = {
-    "save_pretrained": "stock diffusers could not load what it would save; call handle.detach() first, or write a packed "
-    "checkpoint with `python -m engine quantize SRC DST`",
-    "fuse_lora": "the weights are packed; call handle.detach(), fuse_lora() and unload_lora_weights(), then attach again",
+    "save_pretrained": "stock diffusers could not load what it would save; call handle.detach() first, or write a "
+    "packed checkpoint with `python -m engine quantize SRC DST`",
+    "fuse_lora": "the weights are packed; call handle.detach(), fuse_lora() and unload_lora_weights(), then attach",
     "fuse_qkv_projections": "query, key and value share one product here already; leave them as they are",
     "enable_cache": "blocks can follow only one cache; use a policy with tdc, or call handle.detach() first",
     "enable_layerwise_casting": "the weights are packed already, to fewer bits; call handle.detach() first if you must",
 }
-
-
-class Handle:
-    """An attached pipeline's quantized state, shared by all pipelines around the same transformers.
-
-    policy: what plain `pipe(...)` calls follow; None means stock. calibration: the (α, β) lines
-    that decide, or None. Both may be set at any time and hold from the next call on.
-    """
-
-    def __init__(self, pipe, family: Family, keep: str, adaln: str, model_hash: str):
-        self.pipe, self.family, self.keep, self.adaln = pipe, family, keep, adaln
-        self.model_hash = model_hash
-        self.policy: Policy | None = None
-        self.calibration: Calibration | None = None
-        self.name = Path(str(getattr(pipe, "name_or_path", "") or type(pipe).__name__)).name
-        self.groups: list[tuple[str, Group]] = []
-        self._anatomy: dict[tuple[str, int], tuple] = {}
-        self._workspace = Workspace()
-        self._undo: list[Callable[[], None]] = []
-        self._plain = threading.local()
-
-    @property
-    def attached(self) -> bool:
-        """Whether the pipeline is still quantized."""
-        return bool(self._undo)
-
-    @property
-    def nbytes(self) -> dict[str, int]:
-        """Bytes by part: "packed" weights, kept 16-bit "originals" (0 if dropped) and where they are."""
-        packed = sum(group.nbytes for _, group in self.groups)
-        originals = sum(group.kept_bytes for _, group in self.groups)
-        on_device = originals if self.keep == "device" else 0
-        return {"packed": packed, "originals": originals, "originals_on_device": on_device}
-
-    def packed(self) -> dict[str, PackedWeight]:
-        """The packed weights by "slot.path of the group's first linear", for saving."""
-        return {path: group.packed for path, group in self.groups}
-
-    def layers(self) -> list[dict]:
-        """What happens to every linear of the transformers: rows of path, in_features, out_features
-        and role, which is a group's name, "static W4A16" or "left alone"."""
-        roles = {id(member): "static W4A16" if group.static else group.name for _, group in self.groups for member in group.members}
-        return [
-            {
-                "path": f"{slot}.{name}", "in_features": module.in_features, "out_features": module.out_features,
-                "role": roles.get(id(module), "left alone"),
-            }
-            for slot, model in transformers_of(self.pipe).items()
-            for name, module in model.named_modules()
-            if isinstance(module, torch.nn.Linear)
-        ]
-
-    def blocks(self, model: str) -> int:
-        """How many blocks the transformer in this slot has."""
-        return len(getattr(getattr(self.pipe, model), self.family.blocks))
-
-    def anatomy(self, model: str, index: int) -> tuple[object, dict[str, Group], list[str]]:
-        """A block, its dynamic groups by name, and the names of its forward's arguments in order."""
-        key = (model, index)
-        if key not in self._anatomy:
-            block = getattr(getattr(self.pipe, model), self.family.blocks)[index]
-            groups = {g.name: g for _, g in self.groups if (g.model, g.block) == key and not g.static}
-            self._anatomy[key] = (block, groups, list(inspect.signature(type(block).forward).parameters)[1:])
-        return self._anatomy[key]
-
-    def workspace(self) -> Workspace:
-        """Memory for unpacked weights: shared on a CPU, where it only ever holds what the weights
-        say; one per run on a GPU, where it is a scratch buffer."""
-        device = next(iter(transformers_of(self.pipe).values())).device
-        return self._workspace if device.type == "cpu" else Workspace()
-
-    def check(self, policy: Policy) -> None:
-        """Raise RuntimeError if `policy` needs 16-bit weights that were not kept."""
-        if policy.precision == "stock" and self.keep == "none":
-            raise RuntimeError(
-                "This policy runs the 16-bit weights, which were dropped (keep=\"none\"); choose a quantized policy, or "
-                "load the pipeline again and attach with keep=\"cpu\"."
-            )
-
-    def active(self) -> Run | None:
-        """The run that decides on this thread: the recorded one, else the plain one of `policy`."""
-        run = recorded(self)
-        if run is not None:
-            return run
-        policy = self.policy
-        if policy is None or (policy.precision == "stock" and not policy.tdc):
-            return None
-        run = getattr(self._plain, "run", None)
-        if run is None or run.policy is not policy or run.calibration is not self.calibration:
-            run = self._plain.run = Run(self, self.pipe, policy, self.calibration)
-        return run
-
-    def detach(self) -> None:
-        """Restore the stock pipeline: the same modules and weights as before attach.
-
-        Raises CannotAttach or RuntimeError, changing nothing, if the originals were dropped, a
-        run is being recorded, or hooks or adapters came later.
-        """
-        if not self.attached:
-            return
-        if self.keep == "none":
-            raise RuntimeError(
-                "The 16-bit weights were dropped (keep=\"none\"), so this pipeline cannot become stock again; load it anew."
-            )
-        if recorded(self) is not None:
-            raise RuntimeError("A run is being recorded on this thread; end it before you detach.")
-        for slot, model in transformers_of(self.pipe).items():
-            check_adapters(slot, model)
-            check_hooks(slot, model, "detach")
-        self._restore()
-
-    def _restore(self) -> None:
-        while self._undo:
-            self._undo.pop()()
-        self.groups.clear()
-        self._anatomy.clear()
-        self._workspace.clear()
-        self._plain = threading.local()
-
-    def __reduce_ex__(self, protocol):
-        raise TypeError("An attached pipeline cannot be copied or pickled; detach it first, or use engine.run.shell(pipe).")
 
 
 def attach(
@@ -174,6 +53,7 @@ def attach(
     keep: str = "auto",
     calibration: Calibration | None = None,
     adaln: str = "w4a16",
+    cache: str = "device",
     progress: Callable[[int, int], None] | None = None,
     packed: Mapping[str, PackedWeight] | None = None,
     known_hash: str | None = None,
@@ -185,6 +65,8 @@ def attach(
         or "auto": the CPU, or the device if they take under a quarter of its free memory.
     calibration: the predictor's lines; None looks beside the model and in the user's cache.
     adaln: "w4a16" packs the AdaLN modulation linears too, "stock" leaves them alone.
+    cache: where runs keep the 8-bit deltas of block reuse: "device", or "host", pinned memory with a
+        prefetch over PCIe, which saves their size on a GPU (on a CPU both are the same memory).
     progress: called as progress(done, total) while weights are packed.
     packed: ready packed weights by `Handle.packed()` name, for packed checkpoints; the linears may
         then be empty (meta), and keep must be "none". known_hash: the `model_hash` to go with them.
@@ -193,15 +75,15 @@ def attach(
     where given. Raises UnsupportedPipeline or CannotAttach (both ValueError) in one sentence,
     with nothing changed.
     """
-    _check_options(policy, keep, adaln)
+    _check_options(policy, keep, adaln, cache)
     if packed is not None and keep != "none":
-        raise ValueError(f"Packed weights come without originals, so keep must be keep=\"none\", got {keep!r}.")
+        raise ValueError(f"Packed weights come without originals, so keep must be 'none', got {keep!r}.")
     handle = attachment_of(pipe)
     if handle is None:
         family = family_of(pipe)
         check_fused(pipe, family)
         check_attachable(pipe, family, packed is not None)
-        handle = Handle(pipe, family, _where(pipe, family, keep), adaln, known_hash or model_hash(pipe))
+        handle = Handle(pipe, family, _where(pipe, family, keep), adaln, cache, known_hash or model_hash(pipe))
         try:
             _operate(handle, progress, packed or {})
         except BaseException:
@@ -213,8 +95,8 @@ def attach(
         handle.calibration = find_calibration(pipe, handle.model_hash)
     elif (keep not in ("auto", handle.keep)) or adaln != handle.adaln:
         raise CannotAttach(
-            f"This pipeline is attached already, with keep={handle.keep!r} and adaln={handle.adaln!r}; detach it before "
-            "attaching with other options."
+            f"This pipeline is attached already, with keep={handle.keep!r} and adaln={handle.adaln!r}; detach it "
+            "before attaching with other options."
         )
     if calibration is not None:
         handle.calibration = calibration
@@ -224,10 +106,10 @@ def attach(
     return handle
 
 
-def _check_options(policy, keep: str, adaln: str) -> None:
+def _check_options(policy, keep: str, adaln: str, cache: str) -> None:
     if policy is not None and not isinstance(policy, Policy):
-        raise ValueError(f"policy must be a Policy, such as Policy.preset(\"sixbit\"), got {type(policy).__name__}.")
-    for name, value, allowed in (("keep", keep, KEEP), ("adaln", adaln, ADALN)):
+        raise ValueError(f"policy must be a Policy, such as Policy.preset('sixbit'), got {type(policy).__name__}.")
+    for name, value, allowed in (("keep", keep, KEEP), ("adaln", adaln, ADALN), ("cache", cache, CACHES)):
         if value not in allowed:
             raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
 

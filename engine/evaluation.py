@@ -2,7 +2,8 @@
 
 The plan names every block's decision, so nothing waits for the device on the way. Only the
 outlier rule is of the moment: it looks at the input that a layer is about to read. On a CPU that
-is a branch; on a GPU it costs one small wait per group of a refreshing block.
+is a branch. On a GPU a fused block settles it on the device (`engine.fused`); the plain path waits
+for the device once per group of a refreshing block.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Callable, Sequence
 import torch
 
 from kernels import quantized_linear
-from kernels.residual import CachedDelta, apply_delta, residual_delta
+from kernels.residual import apply_delta, residual_delta
 
-from . import fused, measure, policy as rules
+from . import fused, measure
+from . import policy as rules
 from .block import Place, streams_in
+from .deltas import DeviceDeltas, HostDeltas
 from .linear import Group
 from .position import Position
 from .records import BlockState, GroupDecision
@@ -30,19 +33,13 @@ class Track:
     """What one branch of one transformer remembers from step to step.
 
     signature: shape, dtype and device of its input; another one means another track.
+    deltas: one cached delta per residual stream of each block.
     """
 
-    def __init__(self, signature: tuple, blocks: int):
-        self.signature = signature
+    def __init__(self, signature: tuple, blocks: int, deltas: DeviceDeltas | HostDeltas):
+        self.signature, self.deltas = signature, deltas
         self.states = [BlockState() for _ in range(blocks)]
-        # Per block, newest first: (step, one cached delta per residual stream).
-        self.deltas: list[list[tuple[int, list[CachedDelta]]]] = [[] for _ in range(blocks)]
         self.macs: dict[tuple[int, str], int] = {}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the cached deltas."""
-        return sum(delta.nbytes for history in self.deltas for _, deltas in history for delta in deltas)
 
 
 class _Pending:
@@ -71,7 +68,7 @@ class Evaluation:
         inputs = streams_in(place, args, kwargs)
         clock = _Clock(inputs[0].device)
         if decision.skipped:
-            _, deltas = self._track.deltas[index][0]
+            _, deltas = self._track.deltas.latest(index)
             outputs = [apply_delta(x, delta) for x, delta in zip(inputs, deltas)]
             result = tuple(outputs) if len(outputs) > 1 else outputs[0]
         else:
@@ -112,7 +109,9 @@ class Evaluation:
         planned = self.planned(group)
         return self._policy.pdr and self._plan[group.block].refreshed and planned.precision in _QUANTIZED
 
-    def settle(self, group: Group, decision: GroupDecision | None, rows: int, ratio: torch.Tensor | None = None) -> None:
+    def settle(
+        self, group: Group, decision: GroupDecision | None, rows: int, ratio: torch.Tensor | None = None
+    ) -> None:
         """Note what a fused block did with a group: its decision, or None while the verdict that hangs on `ratio`
         (r, 0-dim, on the device) is not on the host yet. rows: tokens of all samples."""
         key = (group.block, group.name)
@@ -198,24 +197,23 @@ class Evaluation:
             stats = [measure.stream_change(x, y) for x, y in zip(inputs, outputs)]
             self._gather.add((index, "gamma"), measure.gamma(stats))
             return
-        history = self._track.deltas[index]
-        previous = history[0][1] if history else [None] * len(inputs)
+        newest = self._track.deltas.latest(index)
+        previous = newest[1] if newest else [None] * len(inputs)
         fresh, stats = [], []
         for x, y, cached in zip(inputs, outputs, previous):
             delta, sums = residual_delta(x, y, cached)
             fresh.append(delta)
             stats.append(sums)
         self._gather.add((index, "gamma"), measure.gamma(stats))
-        if history:
+        if newest:
             self._gather.add((index, "drift"), measure.drift(stats))
         step = self.position.step
         if self._probe:
-            for age, deltas in ((step - then, deltas) for then, deltas in history):
+            for age, deltas in ((step - then, deltas) for then, deltas in self._track.deltas.history(index)):
                 if age <= PROBE_DRIFTS:
                     sums = [residual_delta(x, y, d)[1] for x, y, d in zip(inputs, outputs, deltas)]
                     self._gather.add((index, f"drift_{age}"), measure.drift(sums))
-        history.insert(0, (step, fresh))
-        del history[PROBE_DRIFTS if self._probe else 1 :]
+        self._track.deltas.push(index, step, fresh, PROBE_DRIFTS if self._probe else 1)
 
     def _check(self, signals: dict) -> None:
         for index in range(len(self._plan)):

@@ -69,8 +69,7 @@ def cogvideox_block(evaluation, module, groups, hidden_states, encoder_hidden_st
     )  # fmt: skip
     mixed = attend(*(part.unflatten(-1, (attention.heads, -1)).transpose(1, 2) for part in (q, k, v)))
     del qkv, q, k, v
-    mixed = mixed.transpose(1, 2).flatten(2)
-    update = product(evaluation, groups["out"], lambda precision: _quantized(mixed, precision, groups["out"]), dtype)
+    update = product(evaluation, groups["out"], _quantizer(mixed.transpose(1, 2).flatten(2), groups["out"]), dtype)
     del mixed
     text = gate_residual(text, update[:, :first], gates[0])
     video = gate_residual(video, update[:, first:], gates[1])
@@ -96,11 +95,13 @@ def _modulated(norm, modulation, text, video, group):
     return make, (text_gate, gate)
 
 
-def _quantized(x: torch.Tensor, precision: str | None, group):
-    if precision is None:
-        return x
-    quantize = quantize_int8 if precision == "int8" else quantize_nvfp4
-    return quantize(x, group.packed.hadamard)
+def _quantizer(x: torch.Tensor, group):
+    def make(precision):
+        if precision is None:
+            return x
+        return (quantize_int8 if precision == "int8" else quantize_nvfp4)(x, group.packed.hadamard)
+
+    return make
 
 
 def _activated(x: torch.Tensor, precision: str | None, group):

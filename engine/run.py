@@ -27,10 +27,11 @@ from typing import Callable, Iterator, NamedTuple
 import torch
 
 from . import policy as rules
+from .deltas import DeviceDeltas, HostDeltas
 from .evaluation import Evaluation, Track
 from .families import family_of, transformers_of
-from .position import Tracker
-from .records import Calibration
+from .position import Position, Tracker
+from .records import BlockDecision, Calibration
 from .trace import Recorder, Trace, TraceMeta
 
 _ACTIVE = threading.local()
@@ -57,18 +58,22 @@ class Run:
     probe: also measure what the decisions would have needed and would have cost.
     recorder: collects the trace, or None for plain calls of an attached pipeline.
     on_step: called with a StepRecord after every model evaluation, on the run's own thread.
+    overrule: see `record`.
     """
 
-    def __init__(self, owner, pipe, policy, calibration=None, *, probe=False, recorder=None, on_step=None):
+    def __init__(
+        self, owner, pipe, policy, calibration=None, *, probe=False, recorder=None, on_step=None, overrule=None
+    ):
         self.owner, self.policy, self.calibration, self.probe = owner, policy, calibration, probe
-        self._recorder, self._on_step = recorder, on_step
+        self._recorder, self._on_step, self._overrule = recorder, on_step, overrule
         on_end = self.forget if recorder is None else None
         self._tracker = Tracker(pipe, owner.family, on_end)
         self._tracks: dict[tuple[str, str], Track] = {}
         self._evaluation: Evaluation | None = None
         self._workspace = owner.workspace()
         self._known_lines: dict[str, list[dict]] = {}
-        self._mark, self._steps, self._cache_bytes = (0, 0), 0, 0
+        self._mark, self._steps = (0, 0), 0
+        self._cache_bytes = self._host_bytes = 0
 
     @property
     def calls(self) -> int:
@@ -87,9 +92,10 @@ class Run:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes by part: "packed" and "originals" of the weights, the largest delta "cache" so far,
-        and the unpacked weights of the "workspace"."""
-        return {**self.owner.nbytes, "cache": self._cache_bytes, "workspace": self._workspace.nbytes}
+        """Bytes by part: "packed" and "originals" of the weights, the largest delta "cache" so far, what of
+        it waited in host memory ("cache_host"), and the unpacked weights of the "workspace"."""
+        cache = {"cache": self._cache_bytes, "cache_host": self._host_bytes}
+        return {**self.owner.nbytes, **cache, "workspace": self._workspace.nbytes}
 
     def describe(self, **meta) -> None:
         """Put what only the caller knows (seed, prompt, guidance, seconds…) into the trace's meta."""
@@ -112,8 +118,10 @@ class Run:
         signature = (tuple(sample.shape), sample.dtype, sample.device)
         track = self._tracks.get((model, position.branch))
         if track is None or track.signature != signature:
-            track = self._tracks[model, position.branch] = Track(signature, self.owner.blocks(model))
+            track = self._tracks[model, position.branch] = self._new_track(signature, self.owner.blocks(model))
         plan = rules.plan(self.policy, track.states, position.step, position.steps, self._lines(model))
+        if self._overrule is not None:
+            plan = self._overrule(position, plan)
         self._evaluation = Evaluation(self, position, plan, track, self._workspace)
 
     def leave(self) -> None:
@@ -124,7 +132,8 @@ class Run:
         evaluation, self._evaluation = self._evaluation, None
         position = evaluation.position
         evaluation.finish(self._recorder)
-        self._cache_bytes = max(self._cache_bytes, sum(track.nbytes for track in self._tracks.values()))
+        self._cache_bytes = max(self._cache_bytes, sum(track.deltas.nbytes for track in self._tracks.values()))
+        self._host_bytes = max(self._host_bytes, sum(track.deltas.host_nbytes for track in self._tracks.values()))
         if position.step + 1 >= position.steps:
             self._tracks.pop((position.model, position.branch), None)
         if self._on_step is not None:
@@ -148,6 +157,11 @@ class Run:
         if self._evaluation is None:
             return group.members[member].stock(x)
         return self._evaluation.linear(group, member, x)
+
+    def _new_track(self, signature: tuple, blocks: int) -> Track:
+        device = signature[-1]
+        on_host = self.owner.cache == "host" and device.type == "cuda" and not self.probe
+        return Track(signature, blocks, HostDeltas(blocks, device) if on_host else DeviceDeltas(blocks))
 
     def forget(self) -> None:
         """Drop all state: histories, deltas, an evaluation that did not end."""
@@ -187,12 +201,15 @@ def record(
     probe: bool = False,
     calibration: Calibration | None = None,
     on_step: Callable[[StepRecord], None] | None = None,
+    overrule: Callable[[Position, list[BlockDecision]], list[BlockDecision]] | None = None,
 ) -> Iterator[Run]:
     """Run `pipe(...)` calls under `policy` and keep a trace of every decision.
 
     pipe: an attached diffusers pipeline. probe: measure e₄, e₈, r, real samples and drifts too;
     several times slower, outputs unchanged. calibration: instead of the attachment's own.
     on_step: called after every model evaluation with a `StepRecord`.
+    overrule: given the position and the policy's decisions for all blocks, returns the decisions to
+        follow: for sensitivity studies and for timing a schedule on weights whose signals mean nothing.
 
     Yields the `Run`, whose `trace` and `report` stay readable afterwards. Only calls on the same
     thread take part. Raises RuntimeError if the pipeline is not attached, if a run is recorded
@@ -207,7 +224,7 @@ def record(
     if calibration is None:
         calibration = owner.calibration
     meta = _meta(pipe, owner, policy, calibration, probe)
-    run = Run(owner, pipe, policy, calibration, probe=probe, recorder=Recorder(meta), on_step=on_step)
+    run = Run(owner, pipe, policy, calibration, probe=probe, recorder=Recorder(meta), on_step=on_step, overrule=overrule)
     _ACTIVE.run = run
     try:
         yield run

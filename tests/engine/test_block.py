@@ -8,6 +8,7 @@ import torch
 
 from engine.attach import attach
 from engine.block import own_forward, unwrap, wrap
+from engine.families import family_of
 from engine.policy import PRESETS
 from engine.run import record
 from kernels.residual import dequantize_delta
@@ -22,8 +23,7 @@ LOOSE = replace(PRESETS["tdc"], tdc_threshold=9.0, warmup_steps=0)
 def test_a_skip_adds_the_delta_once_to_every_stream(build):
     pipe = build()
     attach(pipe)
-    blocks = pipe.transformer.transformer_blocks if hasattr(pipe.transformer, "transformer_blocks") else pipe.transformer.blocks
-    block, seen = blocks[1], []
+    block, seen = getattr(pipe.transformer, family_of(pipe).blocks)[1], []
 
     def watch(module, args, kwargs, result):
         evaluation = run._evaluation
@@ -31,7 +31,7 @@ def test_a_skip_adds_the_delta_once_to_every_stream(build):
             return
         given = [kwargs[name] if name in kwargs else args[place] for name, place in module._place.streams]
         results = result if isinstance(result, tuple) else (result,)
-        deltas = evaluation._track.deltas[1][0][1]
+        deltas = evaluation._track.deltas.latest(1)[1]
         assert len(given) == len(results) == len(deltas)
         for x, y, delta in zip(given, results, deltas):
             added = dequantize_delta(delta).reshape(x.shape)

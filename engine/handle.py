@@ -1,0 +1,150 @@
+"""What `attach` returns: the shared, unchanging side of a quantized pipeline.
+
+The packed weights, the calibration, the policy of plain calls, and the way back to stock. Runs
+look up their weights and their options here and keep everything they change to themselves.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from pathlib import Path
+from typing import Callable
+
+import torch
+
+from kernels import PackedWeight, Workspace
+
+from .families import Family, transformers_of
+from .linear import Group
+from .policy import Policy
+from .records import Calibration
+from .refusals import check_adapters, check_hooks
+from .run import Run, recorded
+
+
+class Handle:
+    """An attached pipeline's quantized state, shared by all pipelines around the same transformers.
+
+    policy: what plain `pipe(...)` calls follow; None means stock. calibration: the (α, β) lines
+    that decide, or None. Both may be set at any time and hold from the next call on.
+    """
+
+    def __init__(self, pipe, family: Family, keep: str, adaln: str, cache: str, model_hash: str):
+        self.pipe, self.family, self.keep, self.adaln, self.cache = pipe, family, keep, adaln, cache
+        self.model_hash = model_hash
+        self.policy: Policy | None = None
+        self.calibration: Calibration | None = None
+        self.name = Path(str(getattr(pipe, "name_or_path", "") or type(pipe).__name__)).name
+        self.groups: list[tuple[str, Group]] = []
+        self._anatomy: dict[tuple[str, int], tuple] = {}
+        self._workspace = Workspace()
+        self._undo: list[Callable[[], None]] = []
+        self._plain = threading.local()
+
+    @property
+    def attached(self) -> bool:
+        """Whether the pipeline is still quantized."""
+        return bool(self._undo)
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Bytes by part: "packed" weights, kept 16-bit "originals" (0 if dropped) and where they are."""
+        packed = sum(group.nbytes for _, group in self.groups)
+        originals = sum(group.kept_bytes for _, group in self.groups)
+        on_device = originals if self.keep == "device" else 0
+        return {"packed": packed, "originals": originals, "originals_on_device": on_device}
+
+    def packed(self) -> dict[str, PackedWeight]:
+        """The packed weights by "slot.path of the group's first linear", for saving."""
+        return {path: group.packed for path, group in self.groups}
+
+    def layers(self) -> list[dict]:
+        """What happens to every linear of the transformers: rows of path, in_features, out_features
+        and role, which is a group's name, "static W4A16" or "left alone"."""
+        roles = {
+            id(member): "static W4A16" if group.static else group.name
+            for _, group in self.groups
+            for member in group.members
+        }
+        return [
+            {
+                "path": f"{slot}.{name}", "in_features": module.in_features, "out_features": module.out_features,
+                "role": roles.get(id(module), "left alone"),
+            }
+            for slot, model in transformers_of(self.pipe).items()
+            for name, module in model.named_modules()
+            if isinstance(module, torch.nn.Linear)
+        ]
+
+    def blocks(self, model: str) -> int:
+        """How many blocks the transformer in this slot has."""
+        return len(getattr(getattr(self.pipe, model), self.family.blocks))
+
+    def anatomy(self, model: str, index: int) -> tuple[object, dict[str, Group], list[str]]:
+        """A block, its dynamic groups by name, and the names of its forward's arguments in order."""
+        key = (model, index)
+        if key not in self._anatomy:
+            block = getattr(getattr(self.pipe, model), self.family.blocks)[index]
+            groups = {g.name: g for _, g in self.groups if (g.model, g.block) == key and not g.static}
+            self._anatomy[key] = (block, groups, list(inspect.signature(type(block).forward).parameters)[1:])
+        return self._anatomy[key]
+
+    def workspace(self) -> Workspace:
+        """Memory for unpacked weights: shared on a CPU, where it only ever holds what the weights
+        say; one per run on a GPU, where it is a scratch buffer."""
+        device = next(iter(transformers_of(self.pipe).values())).device
+        return self._workspace if device.type == "cpu" else Workspace()
+
+    def check(self, policy: Policy) -> None:
+        """Raise RuntimeError if `policy` needs 16-bit weights that were not kept."""
+        if policy.precision == "stock" and self.keep == "none":
+            raise RuntimeError(
+                "This policy runs the 16-bit weights, which were dropped (keep='none'); choose a quantized policy, or "
+                "load the pipeline again and attach with keep='cpu'."
+            )
+
+    def active(self) -> Run | None:
+        """The run that decides on this thread: the recorded one, else the plain one of `policy`."""
+        run = recorded(self)
+        if run is not None:
+            return run
+        policy = self.policy
+        if policy is None or (policy.precision == "stock" and not policy.tdc):
+            return None
+        run = getattr(self._plain, "run", None)
+        if run is None or run.policy is not policy or run.calibration is not self.calibration:
+            run = self._plain.run = Run(self, self.pipe, policy, self.calibration)
+        return run
+
+    def detach(self) -> None:
+        """Restore the stock pipeline: the same modules and weights as before attach.
+
+        Raises CannotAttach or RuntimeError, changing nothing, if the originals were dropped, a
+        run is being recorded, or hooks or adapters came later.
+        """
+        if not self.attached:
+            return
+        if self.keep == "none":
+            raise RuntimeError(
+                "The 16-bit weights were dropped (keep='none'), so this pipeline cannot become stock; load it anew."
+            )
+        if recorded(self) is not None:
+            raise RuntimeError("A run is being recorded on this thread; end it before you detach.")
+        for slot, model in transformers_of(self.pipe).items():
+            check_adapters(slot, model)
+            check_hooks(slot, model, "detach")
+        self._restore()
+
+    def _restore(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+        self.groups.clear()
+        self._anatomy.clear()
+        self._workspace.clear()
+        self._plain = threading.local()
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError(
+            "An attached pipeline cannot be copied or pickled; detach it first, or use engine.run.shell(pipe)."
+        )
