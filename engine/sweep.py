@@ -98,15 +98,15 @@ class Store:
         return table[first + [name for name in table.columns if name not in first]]
 
 
-def shard(tasks: Iterable[Task], index: int, count: int) -> list[Task]:
-    """Part `index` of `count` of the tasks, split by (prompt, seed) so that one process keeps one reference video."""
+def shard(tasks: Iterable[Task], index: int, count: int, together: bool = True) -> list[Task]:
+    """Part `index` of `count` of the tasks: by (prompt, seed) in turn, so that a process keeps one reference video,
+    or one by one where `together` is False."""
     if not 0 <= index < count:
         raise ValueError(f"shard index must lie in 0..{count - 1}, got {index}.")
-
-    def owner(task):
-        return int(hashlib.sha256(f"{task.prompt}|{task.seed}".encode()).hexdigest(), 16) % count
-
-    return [task for task in tasks if owner(task) == index]
+    if not together:
+        return list(tasks)[index::count]
+    places: dict[tuple[str, int], int] = {}
+    return [task for task in tasks if places.setdefault((task.prompt, task.seed), len(places)) % count == index]
 
 
 def run(

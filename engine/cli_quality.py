@@ -1,0 +1,253 @@
+"""The quality lab on the command line: `frontier`, `theory`, `tune`.
+
+    python -m engine frontier --model assets/tiny --out assets/quality/frontier.parquet --prompts 64
+    python -m engine theory --model assets/tiny --out assets/quality
+    python -m engine tune --model assets/tiny --keep-quality 0.98 --out policy.json
+
+A sweep may be split over processes and machines: each runs `--shard i/n` with the same other arguments and appends to
+its own file beside `--out`; `--merge` joins what is there. A killed shard goes on where it stopped.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+GRIDS = ("frontier", "defaults", "agreement", "timing")
+
+
+def add_parsers(commands) -> None:
+    """Add the three subcommands to an argparse `add_subparsers` object; each sets `run` to its function."""
+    _frontier_parser(commands.add_parser("frontier", help="quality against bits and time, with the peers"))
+    _theory_parser(commands.add_parser("theory", help="does the method's reasoning hold on this model?"))
+    _tune_parser(commands.add_parser("tune", help="find thresholds that keep a wanted quality"))
+
+
+def _common(parser, steps: int = 30) -> None:
+    parser.add_argument("--model", default="assets/tiny", help="a diffusers folder or a hub id")
+    parser.add_argument("--device", default=None, help="cpu, cuda, ...; the best one there is by default")
+    parser.add_argument("--threads", type=int, default=None, help="CPU threads of this process")
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--guidance", type=float, default=5.0)
+
+
+def _frontier_parser(parser) -> None:
+    _common(parser)
+    parser.add_argument("--out", type=Path, required=True, help="the merged table, .parquet")
+    parser.add_argument("--grid", nargs="+", choices=GRIDS, default=["frontier"], help="which settings to run")
+    parser.add_argument("--methods", nargs="+", default=None, help="only these methods of the grid")
+    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--tuning-prompts", type=int, default=12, help="how many of them the grid `defaults` uses")
+    parser.add_argument("--policies", type=int, default=50, help="random policies of the grid `agreement`")
+    parser.add_argument("--probes", type=Path, default=None, help="folder of probe traces (see `theory --record`)")
+    parser.add_argument("--probe-count", type=int, default=None, help="wait for this many of them")
+    parser.add_argument("--shard", default=None, help="i/n: run part i (from 0) of n")
+    parser.add_argument("--merge", action="store_true", help="run nothing; join the shards' files")
+    parser.add_argument("--budget", type=float, default=None, help="start no run after this many seconds")
+    parser.set_defaults(run=frontier)
+
+
+def _theory_parser(parser) -> None:
+    _common(parser)
+    parser.add_argument("--out", type=Path, required=True, help="folder for the tables")
+    parser.add_argument("--probes", type=Path, default=None, help="folder of the probe traces; inside --out by default")
+    parser.add_argument("--record", type=int, default=None, help="record this many probes first, where they are missing")
+    parser.add_argument("--shard", default=None, help="i/n: record only part i of n, and make no tables")
+    parser.add_argument("--rows", type=Path, default=None, help="frontier table, for what purified refresh buys")
+    parser.add_argument("--layers", type=int, default=0, help="also measure layer sensitivity at this many steps")
+    parser.set_defaults(run=theory)
+
+
+def _tune_parser(parser) -> None:
+    _common(parser)
+    parser.add_argument("--out", type=Path, required=True, help="the policy, .json")
+    parser.add_argument("--keep-quality", type=float, default=0.98, help="share of the 8-bit run's SSIM to keep")
+    parser.add_argument("--objective", choices=("bits", "seconds"), default="bits")
+    parser.add_argument("--prompts", type=int, default=2)
+    parser.add_argument("--preset", default="sixbit", help="what is not searched comes from this preset")
+    parser.set_defaults(run=tune)
+
+
+# --- frontier --------------------------------------------------------------------------------------------------------
+
+
+def frontier(options) -> int:
+    """Run a part of the sweep, or merge the parts; returns the exit code."""
+    from engine import sweep
+
+    if options.merge:
+        return _merge(options.out)
+    index, count = _part(options.shard)
+    bench = _bench(options)
+    work = []
+    for grid in options.grid:
+        work += _tasks(grid, options, bench.handle.model_hash)
+    mine = sweep.shard(work, index, count, together=options.grid != ["timing"])
+    store = sweep.Store(_part_path(options.out, index, count))
+
+    def execute(task):
+        from engine import lab_tasks
+
+        return lab_tasks.execute(bench, task)
+
+    def progress(done, total, task):
+        print(f"{done + 1}/{total} {task.method} {task.setting} {task.prompt[:40]}", file=sys.stderr, flush=True)
+
+    added = sweep.run(mine, store, execute, progress, budget_seconds=options.budget)
+    print(f"{added} runs added, {len(store)} of {len(mine)} there.")
+    return 0 if count > 1 else _merge(options.out)
+
+
+def _tasks(grid: str, options, model: str) -> list:
+    from engine import lab_tasks, methods
+
+    pairs = methods.prompts(options.prompts)
+    common = (options.steps, options.guidance, model)
+    if grid == "agreement":
+        return lab_tasks.agreement_tasks(options.policies, options.probe_count or 4, *common)
+    table = methods.DEFAULTS if grid == "defaults" else methods.FRONTIER
+    if options.methods:
+        table = methods.chosen(table, options.methods)
+    if grid == "timing":
+        return lab_tasks.timing_tasks(table, *common)
+    return methods.tasks(table, pairs[: options.tuning_prompts] if grid == "defaults" else pairs, *common)
+
+
+def _merge(out: Path) -> int:
+    import pandas as pd
+
+    from engine import lab_tasks, sweep
+
+    parts = sorted(out.parent.glob(f"{out.stem}.*-of-*.jsonl"))
+    if not parts:
+        print(f"There is nothing to merge beside {out.name}; run the shards first.", file=sys.stderr)
+        return 1
+    rows = pd.concat([sweep.Store(part).frame() for part in parts], ignore_index=True).drop_duplicates("key")
+    tables = lab_tasks.split(rows)
+    for name, table in tables.items():
+        path = out if name == "frontier" else out.with_name(f"{name}.parquet")
+        sweep.write_parquet(table, path)
+        print(f"{path.name}: {len(table)} rows")
+    return 0
+
+
+# --- theory ----------------------------------------------------------------------------------------------------------
+
+
+def theory(options) -> int:
+    """Record probes, or turn them into the tables of `engine.theory`; returns the exit code."""
+    from engine import lab_tables, methods, probes
+
+    folder = options.probes or options.out / "probes"
+    if options.record:
+        folder.mkdir(parents=True, exist_ok=True)
+        index, count = _part(options.shard)
+        wanted = [n for n in range(options.record) if n % count == index and not probes.probe_path(folder, n).exists()]
+        if wanted or options.layers:
+            bench = _bench(options, attach_probes=False)
+        pairs = methods.prompts(options.record, held_out=False)
+        for number in wanted:
+            trace = probes.record_probe(bench.attached, bench.call_attached, *pairs[number])
+            trace.with_meta(guidance=options.guidance).save(probes.probe_path(folder, number))
+            print(f"probe {number} recorded", file=sys.stderr, flush=True)
+        if options.layers and index == 0:
+            lab_tables.write_layers(bench, options.out, options.layers)
+        if count > 1:
+            return 0
+    lab_tables.write(probes.load_probes(folder), options.out, options.rows)
+    return 0
+
+
+# --- tune ------------------------------------------------------------------------------------------------------------
+
+
+def tune(options) -> int:
+    """Search thresholds and write the policy; returns the exit code. Ctrl-C ends it with nothing written."""
+    from engine import methods
+    from engine.attach import attach
+    from engine.policy import Policy
+    from engine.tune import Progress, tune as search
+
+    _threads(options)
+    pipe = _open(options)
+    attach(pipe)
+    prompts = [prompt for prompt, _ in methods.prompts(options.prompts)]
+    started = time.monotonic()
+    base = Policy.preset(options.preset)
+    for event in search(
+        pipe, prompts, options.keep_quality, base=base, objective=options.objective, steps=options.steps,
+        guidance=options.guidance,
+    ):  # fmt: skip
+        if isinstance(event, Progress):
+            print(f"{event.done:4.0%} {time.monotonic() - started:5.0f} s  {event.message}", flush=True)
+        else:
+            event.policy.save(options.out)
+            print(event.message)
+            print(f"Written to {options.out}.")
+    return 0
+
+
+# --- shared ----------------------------------------------------------------------------------------------------------
+
+
+def _part(text: str | None) -> tuple[int, int]:
+    if text is None:
+        return 0, 1
+    try:
+        index, count = (int(number) for number in text.split("/"))
+        if not 0 <= index < count:
+            raise ValueError
+    except ValueError:
+        raise ValueError(f"--shard must be i/n with 0 ≤ i < n, such as 0/8; got {text!r}.") from None
+    return index, count
+
+
+def _part_path(out: Path, index: int, count: int) -> Path:
+    return out.with_name(f"{out.stem}.{index}-of-{count}.jsonl")
+
+
+def _threads(options) -> None:
+    if options.threads:
+        import torch
+
+        torch.set_num_threads(options.threads)
+
+
+def _open(options):
+    from engine.load import load
+
+    return load(options.model, device=options.device)
+
+
+def _bench(options, attach_probes: bool = True):
+    from engine import probes
+    from engine.frontier import Bench
+
+    _threads(options)
+    folder = getattr(options, "probes", None)
+    traces = ()
+    if attach_probes and folder is not None:
+
+        def traces():
+            return probes.load_probes(folder, options.probe_count, wait=300.0)
+
+    return Bench(_open(options), options.steps, options.guidance, traces)
+
+
+def main(arguments=None) -> int:
+    """The three commands by themselves: `python -m engine.cli_quality frontier ...`."""
+    parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__.splitlines()[0])
+    add_parsers(parser.add_subparsers(required=True))
+    options = parser.parse_args(arguments)
+    try:
+        return options.run(options)
+    except KeyboardInterrupt:
+        print("Stopped; finished runs are kept.", file=sys.stderr)
+        return 130
+    except (ValueError, RuntimeError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Writes the quality lab's tables: `theory_*.parquet`, the sensitivity maps, the calibration, the summaries."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from engine import agreement, lab_tasks, methods, recommend, theory
+from engine.files import write_atomic
+from engine.settings import Policy
+from engine.sweep import setting, write_parquet
+from engine.trace import Trace
+
+
+def write(probes: Sequence[Trace], out: Path, rows_path: Path | None = None) -> None:
+    """Everything that follows from the probe traces, and from the frontier's rows where there are some."""
+    limit = Policy().error_threshold
+    for name, table in (
+        ("predictor", theory.predictor(probes, limit)), ("points", theory.points(probes)),
+        ("drift", theory.drift_growth(probes)), ("outliers", theory.outliers(probes)),
+    ):  # fmt: skip
+        _save(table, out / f"theory_{name}.parquet")
+    if rows_path is None:
+        return
+    rows = pd.read_parquet(rows_path)
+    _save(theory.reuse_gain(rows), out / "theory_reuse.parquet")
+    lines = recommend.table(rows)
+    _save(lines, out / "summary.parquet")
+    _save(effects(rows), out / "theory_settings.parquet")
+    write_atomic(out / "recommended.json", json.dumps(advice(lines), indent=1))
+    agreed = rows_path.with_name("replay_agreement.parquet")
+    if agreed.exists():
+        found = agreement.band(lab_tasks.both_sources(pd.read_parquet(agreed)))
+        write_atomic(out / "replay_agreement.json", json.dumps(found, indent=1))
+
+
+def write_layers(bench, out: Path, count: int) -> None:
+    """The layer sensitivity and the rotation's effect at `count` steps spread over the run, on one prompt."""
+    from engine import sensitivity
+
+    prompt, seed = methods.prompts(1, held_out=False)[0]
+    steps = sorted({round((number + 0.5) * bench.steps / count - 0.5) for number in range(count)})
+
+    def call():
+        bench.latents(bench.pipe, prompt, seed)
+
+    _save(sensitivity.rotation(bench.pipe, call, steps), out / "theory_rotation.parquet")
+    _save(sensitivity.sensitivity(bench.pipe, call, steps), out / "sensitivity.parquet")
+
+
+def effects(rows: pd.DataFrame) -> pd.DataFrame:
+    """What gap, resume, warm-up, last steps and skip limit do: every one-change setting against its method's own.
+
+    A change is compared with the same method at the same tdc_threshold and nothing else changed (0.10, the first
+    value of the sweep that holds the default, where the setting does not name one).
+    """
+    found = []
+    for method in ("int8_tdc", "sixbit", "dmpq"):
+        for text in rows.loc[rows["method"] == method, "setting"].unique():
+            values = json.loads(text)
+            kept = {name: value for name, value in values.items() if name == "tdc_threshold"}
+            changed = {name: value for name, value in values.items() if name not in kept}
+            if not changed or "target_bits" in changed:
+                continue
+            if method != "dmpq":
+                kept = kept or {"tdc_threshold": Policy().tdc_threshold}
+            both = rows[(rows["method"] == method) & rows["setting"].isin([text, setting(**kept)])]
+            effect = theory.paired(both, (method, setting(**kept)), ("psnr", "ssim", "bits_computed", "skipped"))
+            found.append(effect[effect["setting"] == text].assign(base=setting(**kept), change=setting(**changed)))
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=["method", "setting", "base", "change"])
+
+
+def advice(lines: pd.DataFrame) -> dict:
+    """The thresholds at the bend of their curves, for the presets (see `engine.recommend`)."""
+    return {
+        "rule": "the setting farthest above the chord of quality (PSNR) over saving, both scaled to 0…1",
+        "tdc_threshold": {m: recommend.recommend(lines, m, "tdc_threshold") for m in ("tdc", "int8_tdc", "dmpq_tdc", "sixbit")},
+        "error_threshold": recommend.recommend(lines, "dmpq", "error_threshold", saving="bits_computed"),
+    }
+
+
+def _save(table: pd.DataFrame, path: Path) -> None:
+    write_parquet(table, path)
+    print(f"{path.name}: {len(table)} rows")

@@ -1,0 +1,165 @@
+"""Which layers mind being quantized? One group at a time, everything else in 16 bits, at the model's own output.
+
+`sensitivity` replays single transformer evaluations that a stock run came through: the local error e₄ that the
+predictor forecasts is measured at the layer, this one at the end of the network, where it counts. `rotation` measures
+at the layers what the Hadamard rotation does, with weights packed with and without it.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from engine.families import family_of, find
+from engine.trace import Trace
+from kernels import PackedWeight, Workspace, concat_packed, pack_weight, quantized_linear
+
+PRECISIONS = ("nvfp4", "int8", "w4a16")
+
+
+def groups_of(pipe) -> Iterable[tuple[int, str, list[nn.Linear]]]:
+    """(block, group, member linears) of the pipeline's first transformer, in the order in which they run."""
+    family = family_of(pipe)
+    for index, block in enumerate(getattr(pipe.transformer, family.blocks)):
+        for name, paths in family.groups.items():
+            yield index, name, [find(block, path) for path in paths]
+
+
+@contextmanager
+def _capture(pipe, steps: Sequence[int], taken: list):
+    """Keep the transformer's arguments at these evaluations of the calls made inside."""
+    count = [0]
+
+    def keep(module, args, kwargs):
+        if count[0] in steps:
+            taken.append((count[0], args, dict(kwargs)))
+        count[0] += 1
+
+    handle = pipe.transformer.register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        yield taken
+    finally:
+        handle.remove()
+
+
+@torch.no_grad()
+def sensitivity(pipe, call, steps: Sequence[int], precisions: Sequence[str] = PRECISIONS) -> pd.DataFrame:
+    """Relative output error of the whole transformer with one group quantized.
+
+    Args:
+        pipe: a stock pipeline (not attached).
+        call: a function that runs the pipeline once.
+        steps: model evaluations to look at, from 0.
+        precisions: of the group's activations; its weights are packed NVFP4 in all of them.
+
+    Returns columns model, block, layer, step, precision, output_error: ‖f_q − f‖ / ‖f‖ of the predicted noise.
+    """
+    taken: list = []
+    with _capture(pipe, set(steps), taken):
+        call()
+    rows, workspace = [], Workspace()
+
+    def output(args, kwargs):
+        found = pipe.transformer(*args, **kwargs)
+        return (found[0] if isinstance(found, tuple) else found.sample).float()
+
+    exact = [output(args, kwargs) for _, args, kwargs in taken]
+    for block, name, members in groups_of(pipe):
+        packed = [pack_weight(member.weight.detach()) for member in members]
+        for precision in precisions:
+            with _quantized(members, packed, precision, workspace):
+                for (step, args, kwargs), target in zip(taken, exact, strict=True):
+                    error = (output(args, kwargs) - target).norm() / target.norm().clamp_min(1e-20)
+                    rows.append(("transformer", block, name, step, precision, error))
+        workspace.clear()
+    table = pd.DataFrame(rows, columns=["model", "block", "layer", "step", "precision", "output_error"])
+    table["output_error"] = torch.stack(list(table["output_error"])).tolist()
+    return table
+
+
+@torch.no_grad()
+def rotation(pipe, call, steps: Sequence[int]) -> pd.DataFrame:
+    """What the rotation does at each group: relative error of the product with the 16-bit weights.
+
+    Returns columns model, block, layer, step, quantized ("activations", "weights", "both"), precision, rotated,
+    error; the worst member of a group speaks for it. "weights" is what packing alone costs (precision "w4a16").
+    """
+    inputs: dict[tuple[int, str], list[torch.Tensor]] = {}
+    handles, count = [], [-1]
+    found = list(groups_of(pipe))
+
+    def evaluation(module, args, kwargs):
+        count[0] += 1
+
+    def keep(key):
+        def hook(module, args):
+            if count[0] in set(steps):
+                inputs.setdefault(key, []).append(args[0].detach())
+
+        return hook
+
+    handles.append(pipe.transformer.register_forward_pre_hook(evaluation, with_kwargs=True))
+    for block, name, members in found:
+        handles.append(members[0].register_forward_pre_hook(keep((block, name))))
+    try:
+        call()
+    finally:
+        for handle in handles:
+            handle.remove()
+    rows = []
+    for block, name, members in found:
+        weight = torch.cat([member.weight.detach() for member in members])
+        sizes = [member.out_features for member in members]
+        versions = {
+            rotated: concat_packed([pack_weight(member.weight.detach(), hadamard=None if rotated else 1) for member in members])
+            for rotated in (True, False)
+        }
+        for step, x in zip(sorted(set(steps)), inputs.get((block, name), [])):
+            exact = F.linear(x, weight).float()
+            for rotated, packed in versions.items():
+                clean = quantized_linear(x, packed, None, "w4a16").float()
+                rows.append(("weights", "w4a16", block, name, step, rotated, _error(clean, exact, sizes)))
+                for precision in ("nvfp4", "int8"):
+                    noisy = quantized_linear(x, packed, None, precision).float()
+                    rows.append(("activations", precision, block, name, step, rotated, _error(noisy, clean, sizes)))
+                    rows.append(("both", precision, block, name, step, rotated, _error(noisy, exact, sizes)))
+    table = pd.DataFrame(rows, columns=["quantized", "precision", "block", "layer", "step", "rotated", "error"])
+    table["error"] = torch.stack(list(table["error"])).tolist() if rows else []
+    return table.assign(model="transformer")
+
+
+def disagreement(measured: pd.DataFrame, chosen: Trace) -> pd.DataFrame:
+    """The measured sensitivities beside the precision that a run or replay chose for the same cells.
+
+    Adds `precision_chosen`, `rank_output` (how much the group minds 4 bits: 1 = most of its step) and
+    `rank_predicted` (how the predictor ranks it) to the rows of precision "nvfp4".
+    """
+    table = measured[measured["precision"] == "nvfp4"].drop(columns="precision")
+    layers = chosen.layers[["model", "block", "step", "layer", "precision", "predicted_error", "error_nvfp4"]]
+    table = table.merge(layers.rename(columns={"precision": "precision_chosen"}), on=["model", "block", "step", "layer"])
+    by_step = table.groupby("step")
+    table["rank_output"] = by_step["output_error"].rank(pct=True)
+    table["rank_predicted"] = by_step["predicted_error"].rank(pct=True)
+    return table
+
+
+@contextmanager
+def _quantized(members: Sequence[nn.Linear], packed: Sequence[PackedWeight], precision: str, workspace: Workspace):
+    def replacement(weight, bias):
+        return lambda x: quantized_linear(x, weight, bias, precision, workspace=workspace)
+
+    try:
+        for member, weight in zip(members, packed, strict=True):
+            member.forward = replacement(weight, member.bias)
+        yield
+    finally:
+        for member in members:
+            member.__dict__.pop("forward", None)
+
+
+def _error(value: torch.Tensor, target: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    parts = zip(value.split(list(sizes), -1), target.split(list(sizes), -1))
+    return torch.stack([(a - b).norm() / b.norm().clamp_min(1e-20) for a, b in parts]).max()

@@ -1,0 +1,83 @@
+"""The bench on a real small pipeline: every method runs, references are exact, numbers are what they say."""
+
+import math
+
+import pandas as pd
+import pytest
+import torch
+
+from engine import lab_tasks, methods, probes, sweep
+from engine.frontier import Bench
+from tests import pipelines
+
+STEPS, GUIDANCE = 6, 5.0
+
+
+@pytest.fixture(scope="module")
+def bench():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    made = Bench(pipelines.cogvideox(layers=2), STEPS, GUIDANCE, height=32, width=32, num_frames=9)
+    traces = [
+        probes.record_probe(made.attached, made.call_attached, *pair).with_meta(guidance=GUIDANCE)
+        for pair in methods.prompts(2, held_out=False)
+    ]
+    made._probe_traces = lambda: traces
+    yield made
+    torch.set_num_threads(threads)
+
+
+def one(bench, method, **values):
+    prompt, seed = methods.prompts(1)[0]
+    return sweep.Task(method, sweep.setting(**values), prompt, seed, STEPS, GUIDANCE, bench.handle.model_hash)
+
+
+def test_every_first_setting_of_the_frontier_runs(bench):
+    settings = {name: values[-1] for name, values in methods.FRONTIER.items() if name not in ("fp16", "dmpq_weighted")}
+    rows = {name: bench.execute(one(bench, name, **values)) for name, values in settings.items()}
+    for name, row in rows.items():
+        assert row["psnr"] > 20 and 0 <= row["skipped"] < 1, name
+        assert math.isnan(row["seconds"]) == (name == "smoothquant_w8a8"), name
+        assert row["bits"] <= row["bits_computed"] + 1e-9, name
+        assert math.isnan(row["prompt_accuracy"]), name  # no clip of the embedded model's world
+    assert (rows["w4a4"]["bits"], rows["w4a8"]["bits"], rows["w4a16"]["bits"]) == (4, 8, 16)
+    assert rows["w4a4"]["psnr"] < rows["w4a8"]["psnr"]
+    assert rows["mag_cache"]["bits"] == pytest.approx(16 * (1 - rows["mag_cache"]["skipped"]))
+
+
+def test_the_attached_model_at_stock_precision_is_the_reference(bench):
+    row = bench.execute(one(bench, "fp16"))
+    assert row["psnr"] == math.inf and row["ssim"] == 1.0 and row["latent_error"] == 0.0
+
+
+def test_target_bits_are_met_from_below(bench):
+    row = bench.execute(one(bench, "dmpq", target_bits=6.0))
+    assert 4.5 < row["bits_computed"] <= 6.3  # the replay's 6.0, on another prompt
+    assert 0 < row["error_threshold"] < 1
+
+
+def test_a_task_of_other_weights_is_refused(bench):
+    prompt, seed = methods.prompts(1)[0]
+    with pytest.raises(ValueError, match="other weights"):
+        bench.execute(sweep.Task("fp16", "{}", prompt, seed, STEPS, GUIDANCE, "elsewhere"))
+
+
+def test_agreement_and_timing_are_tasks_like_any_other(bench):
+    tasks = lab_tasks.agreement_tasks(3, 1, STEPS, GUIDANCE, bench.handle.model_hash)
+    rows = [lab_tasks.execute(bench, task) for task in tasks]
+    assert all(0 <= row["skips"] <= 1 and row["known"] == 1 for row in rows)
+    assert "run_skips" not in rows[0] and "run_skips" in rows[1]
+    timing = lab_tasks.timing_tasks({"int8_tdc": ({},)}, STEPS, GUIDANCE, bench.handle.model_hash, repeats=1)
+    row = lab_tasks.execute(bench, timing[0])
+    assert row["seconds"] > 0 and "psnr" not in row
+
+
+def test_times_taken_alone_replace_shared_ones():
+    rows = pd.DataFrame({
+        "method": ["w4a8", "w4a8", "timing:w4a8", "timing:w4a8"], "setting": "{}", "seconds": [9.0, 8.0, 2.0, 4.0],
+        "psnr": [30.0, 31.0, math.nan, math.nan], "device": "cuda", "key": list("abcd"),
+    })  # fmt: skip
+    tables = lab_tasks.split(rows)
+    assert list(tables) == ["timing", "frontier"]
+    assert tables["frontier"]["seconds"].tolist() == [3.0, 3.0]
+    assert tables["frontier"]["seconds_shared"].tolist() == [9.0, 8.0]
