@@ -80,12 +80,13 @@ def drive(wish: RunWish, models: Models | None = None) -> Iterator[Beat]:
     used = {lane.pane: 0.0 for lane in wish.lanes}
     running: dict[str, Any] = {}
     try:
-        for lane in wish.lanes:
-            running[lane.pane] = generate(loaded.pipe, wish.prompt, policy=lane.policy, probe=lane.probe, **wish.settings())
-        while running:
+        waiting = list(wish.lanes)
+        while waiting or running:
+            while waiting and not (wish.first_alone and running):
+                lane = waiting.pop(0)
+                running[lane.pane] = generate(loaded.pipe, wish.prompt, policy=lane.policy, probe=lane.probe, **wish.settings())
             order = sorted(running, key=lambda pane: (used[pane], pane))
-            first = wish.lanes[0].pane
-            pane = first if wish.first_alone and first in running else order[0]
+            pane = order[0]
             began = time.perf_counter()
             event = next(running[pane], None)
             used[pane] += time.perf_counter() - began

@@ -79,11 +79,16 @@ def drawn(source: Source, policy: Policy, rivals: dict[str, Source | None], agai
     replay of the run's own policy on the same signals (so that only the policy differs)."""
     draft = policy != source.policy
     basis = source.signals or source.trace
-    shown = replay(basis, policy) if draft else source.trace
+    shown = replay(basis, policy, calibration_of(source)) if draft else source.trace
     if draft and against == "draft":
         return Drawn(shown, own_replay(source), True)
     rival = rivals.get(against)
     return Drawn(shown, rival.trace if rival else None, draft)
+
+
+def calibration_of(source: Source):
+    """The predictor's lines that decided in the run, else those of its probe, else None."""
+    return source.trace.meta.calibration or (source.signals.meta.calibration if source.signals else None)
 
 
 def own_replay(source: Source) -> Trace:
@@ -92,7 +97,7 @@ def own_replay(source: Source) -> Trace:
         return source.trace
     kept = _grids.setdefault(source.trace, {})
     if "own" not in kept:
-        kept["own"] = replay(source.signals, source.policy)
+        kept["own"] = replay(source.signals, source.policy, calibration_of(source))
     return kept["own"]
 
 
@@ -112,7 +117,7 @@ def look(source: Source, wish: Wish, lang: str, rivals: dict[str, Source | None]
         change = None
     policy_preset = preset_of(wish.policy)
     note = "" if before is None or comparable else plain(lang, "lab.versus.differs")
-    predicted = _with_predictions(signals, basis, here, wish)
+    predicted = _with_predictions(signals, basis, calibration_of(source), here, wish)
     words = knob_words(here, wish.policy, lang)
     cuts = histograms(predicted, wish.policy.error_threshold, wish.policy.tdc_threshold, wish.policy.outlier_threshold)
     return {
@@ -199,16 +204,16 @@ def _legend(grid: grids.Grid, change) -> list[list[str]]:
     return rows
 
 
-def _with_predictions(signals: grids.Grid, basis: Trace, here: grids.Grid, wish: Wish) -> grids.Grid:
+def _with_predictions(signals: grids.Grid, basis: Trace, calibration, here: grids.Grid, wish: Wish) -> grids.Grid:
     """The signals with Ê = α·Γ(t−1)+β filled in wherever Γ(t−1) was observed and a line was fitted."""
-    if basis.meta.calibration is None or not signals.blocks:
+    if calibration is None or not signals.blocks:
         return signals._replace(predicted=here.predicted)
     kept = _grids.setdefault(basis, {})
     if ("predicted", wish.which) not in kept:
         model = (wish.which.split(" · ")[0] if wish.which else str(basis.blocks["model"].iloc[0]))
         predicted = np.full(signals.shape, np.nan)
         for b, block in enumerate(signals.blocks):
-            lines = basis.meta.calibration.for_block(model, block)
+            lines = calibration.for_block(model, block)
             for g, group in enumerate(signals.groups):
                 if group in lines:
                     predicted[b, 1:, g] = lines[group].alpha * signals.gamma[b, :-1] + lines[group].beta
@@ -236,7 +241,7 @@ def agreement(lang: str) -> str:
 
 
 def _warning(policy: Policy, source: Source, lang: str) -> str:
-    if needs_calibration(policy) and (source.signals or source.trace).meta.calibration is None:
+    if needs_calibration(policy) and calibration_of(source) is None:
         return plain(lang, "lab.warn.uncalibrated")
     steps = source.trace.meta.steps
     if policy.tdc and policy.tuned_steps not in (None, steps):

@@ -148,7 +148,8 @@ def estimate_seconds(trace: Trace, speeds: cost.Speeds) -> float:
         weight = np.where(grid.decision == grids.NOTHING, 0.0, weight)
         whole = np.maximum(weight.sum(axis=2), 1e-300)
         for name, code in grids.CODES.items():
-            share = (weight * (grid.taken == code)).sum(axis=2) / whole
+            took = grid.taken == code if name != "w4a16" else np.isin(grid.taken, (code, grids.PURIFIED))
+            share = (weight * took).sum(axis=2) / whole
             costs = np.array([speeds.milliseconds.get((view.model, block), {}).get(name, np.nan) for block in grid.blocks])
             total += np.where(share > 0, share * costs[:, None], 0.0).sum()
     return float(total) / 1e3

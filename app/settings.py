@@ -29,11 +29,12 @@ class Settings(NamedTuple):
     upload_bytes: int
     upload_rows: int
     recordings: Path
+    preload: bool                    # load the embedded model once a page is open
 
 
 def read(environ: os._Environ | dict | None = None) -> Settings:
     """Settings from environment variables LAB_PUBLIC, LAB_MODELS, LAB_CONCURRENCY, LAB_QUEUE, LAB_MAX_STEPS,
-    LAB_MAX_PIXELS, LAB_MAX_FRAMES, LAB_RECORDINGS. Raises ValueError naming the variable that cannot be read.
+    LAB_MAX_PIXELS, LAB_MAX_FRAMES, LAB_RECORDINGS, LAB_PRELOAD. Raises ValueError naming the variable that cannot be read.
     """
     env = os.environ if environ is None else environ
     public = env.get("LAB_PUBLIC", "1" if env.get("SPACE_ID") else "0") not in ("0", "", "false")
@@ -49,6 +50,7 @@ def read(environ: os._Environ | dict | None = None) -> Settings:
         upload_bytes=24 * 2**20,
         upload_rows=400_000,
         recordings=Path(env.get("LAB_RECORDINGS", RECORDINGS)),
+        preload=env.get("LAB_PRELOAD", "1") not in ("0", "", "false"),
     )
 
 

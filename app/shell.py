@@ -13,6 +13,7 @@ from app.i18n import resolve
 from app.machine import chip
 from app.models import shared
 from app.recordings import find
+from app.views import api
 from app.views import lab as lab_view
 from app.views.lab_run import wire
 from app.views.lab_server import Lab
@@ -36,6 +37,7 @@ def build(settings: settings_of.Settings | None = None) -> gr.Blocks:
         with gr.Column(elem_id="place-compare", elem_classes="place away"):
             _place("compare", lab)
         wire(lab, hub)
+        api.wire(lab, lab.gate)
 
         def arrive(request: gr.Request) -> gr.HTML:
             key = request.session_hash or ""

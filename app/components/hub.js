@@ -105,3 +105,4 @@ if (wish) look(wish);
 else if (lab.lang !== "en" && props.start?.look) look();
 lab.on("lang", () => { if (element.dataset.looked) look(); }, false);
 lab.emit("ready", true);
+setTimeout(() => lab.call("warm"), 4000);        // after the first paint, so that importing the engine does not slow it

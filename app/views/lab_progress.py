@@ -133,9 +133,10 @@ class Progress:
         """The last status of a finished run."""
         seconds = sum(p.seconds for p in self.panes.values() if p.policy is not None)
         words = plain(self.lang, "lab.status.done", seconds=f"{seconds:.1f}", seed=self.wish.seed)
-        if self.main.trace is not None and self.main.policy.tdc and not self.main.trace.blocks["skipped"].any():
+        warned = self.started is not None and self.started.warnings
+        if not warned and self.main.trace is not None and self.main.policy.tdc and not self.main.trace.blocks["skipped"].any():
             words += " " + plain(self.lang, "lab.status.stock_slower")
-        return {"sentence": words, "tone": "info"}
+        return {"sentence": " ".join([words, *(self.started.warnings if self.started else ())]), "tone": "info"}
 
     def stopped(self) -> dict[str, Any]:
         """The last event of a run that was stopped: what was made so far stays."""

@@ -64,6 +64,7 @@ class Lab:
         self._lock = threading.Lock()
         self.timing: dict[str, float] = {}
         self._material: Any = None
+        self._warming = False
 
     def session(self, ask: dict) -> Session:
         """The asking tab's session."""
@@ -90,6 +91,20 @@ class Lab:
     def default(self) -> Source | None:
         """The recording that the page opens with."""
         return self.recorded(next(iter(self.recordings))) if self.recordings else None
+
+    def warm(self) -> None:
+        """Load the embedded model in the background, once, so that the first click finds it ready."""
+        with self._lock:
+            if self._warming or not self.settings.preload:
+                return
+            self._warming = True
+        threading.Thread(target=self._load_quietly, name="lab-warm", daemon=True).start()
+
+    def _load_quietly(self) -> None:
+        try:
+            self.models.get("tiny", "en")
+        except (ValueError, RuntimeError, OSError, ImportError) as error:
+            log.warning("the embedded model could not be loaded: %s", error)
 
     def machine(self) -> str:
         """What this machine is, for the label of a measurement."""
@@ -230,10 +245,15 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
             said += " " + plain(lang, "lab.model.first")
         return {"sentence": said, "name": str(ask.get("model") or loaded.name), "embedded": loaded.embedded}
 
+    @answering
+    def warm(ask: dict) -> dict:
+        lab.warm()
+        return {}
+
     named = {"look": look, "explain": explain_cell, "open": open_run, "take": take_home}
     for name, fn in named.items():
         fn.__name__ = name
-    return [look, explain_cell, open_run, estimate, stop, alive, take_home, python, opened, fits, load]
+    return [look, explain_cell, open_run, estimate, stop, alive, take_home, python, opened, fits, load, warm]
 
 
 def labelled(source: Source) -> dict[str, Any] | None:

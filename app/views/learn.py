@@ -43,8 +43,8 @@ def build(material: Callable[[], Material]) -> gr.HTML:
 
 @cache
 def script() -> str:
-    """The browser's part: the page's bus, then the stage with the draggable ruler in its place."""
-    return source("bus.js") + _file("stage.js").replace("/* RULER */", _file("ruler.js"))
+    """The browser's part: the page's bus, then the stage with the drawing parts in their place."""
+    return source("bus.js") + _file("stage.js").replace("/* DRAWING */", _file("drawing.js") + _file("ruler.js"))
 
 
 @cache

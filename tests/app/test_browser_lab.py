@@ -1,0 +1,221 @@
+"""The Lab in a real browser, on recorded races: no torch, no run."""
+
+import re
+
+import pytest
+
+VIEWS = ("gamma", "drift", "outliers", "verdict", "decision")
+# How often the page has drawn its map, and the pixel in the middle of a pane's canvas.
+DRAWN = "Number(document.querySelector('#lab-map [data-drawn]').dataset.drawn)"
+
+
+def settle(page):
+    page.wait_for_timeout(300)
+    page.wait_for_function(f"(n => new Promise(r => setTimeout(() => r({DRAWN} === n), 250)))({DRAWN})")
+
+
+def move_knob(page, name, value):
+    page.evaluate("""([name, value]) => { const k = document.querySelector(`#knob-${name}`); k.value = value;
+                     k.dispatchEvent(new Event('input', {bubbles: true})); }""", [name, value])
+
+
+def test_a_recorded_race_plays_on_arrival_and_never_blanks(tab):
+    page = tab()
+    page.wait_for_function("document.querySelector('.pane .clock').textContent.includes('/30')")
+    marks = page.evaluate("""() => new Promise(done => {
+        const canvases = [...document.querySelectorAll('.pane canvas')], first = canvases.slice(); let blank = 0, seen = 0, kept = true;
+        const look = () => {
+            document.querySelectorAll('.pane canvas').forEach((c, i) => { kept &&= c === first[i];
+                const d = c.getContext('2d').getImageData(c.width / 2 | 0, c.height / 4 | 0, 1, 1).data; if (d[3] === 0) blank++; });
+            if (++seen < 60) requestAnimationFrame(look); else done({blank, kept});
+        }; look(); })""")
+    assert marks == {"blank": 0, "kept": True}
+
+
+def test_a_knob_redraws_the_map_and_says_what_it_buys(tab):
+    page = tab()
+    before = page.evaluate(DRAWN)
+    move_knob(page, "tdc_threshold", 0.2)
+    page.wait_for_function(f"{DRAWN} > {before}")
+    page.wait_for_selector(".draft:not([hidden])")
+    assert re.search(r"Draft: \d+ cells would change", page.inner_text(".draft-line"))
+    assert "5.8" in page.inner_text(".net s >> nth=0")
+    page.click(".undo")
+    page.wait_for_selector(".draft[hidden]", state="attached")
+
+
+def test_the_latest_knob_position_wins(tab):
+    page = tab()
+    for i in range(60):
+        move_knob(page, "tdc_threshold", 0.1 + 0.002 * i)
+    page.wait_for_function("Math.abs(window.lab6.state.policy.tdc_threshold - 0.218) < 1e-6")
+    settle(page)
+    assert page.input_value("#knob-tdc_threshold") == "0.218" and "21.8 %" in page.inner_text(".knob.tdc_threshold output")
+
+
+def test_zoom_survives_updates(tab):
+    page = tab()
+    page.evaluate("window.Plotly.relayout(document.querySelector('.plot'), {'xaxis.range': [4.5, 14.5], 'yaxis.range': [8.5, 2.5]})")
+    node = page.evaluate_handle("document.querySelector('.plot .main-svg')")
+    before = page.evaluate(DRAWN)
+    move_knob(page, "tdc_threshold", 0.25)
+    page.wait_for_function(f"{DRAWN} > {before}")
+    assert page.evaluate("document.querySelector('.plot')._fullLayout.xaxis.range") == [4.5, 14.5]
+    assert page.evaluate("n => n.isConnected", node)
+
+
+def test_a_click_explains_a_cell_and_moves_the_videos_there(tab):
+    page = tab()
+    settle(page)
+    box = page.locator(".plot-frame").bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.45)
+    page.wait_for_function("/Block \\d+, step (1[5-9]|2[0-2])/.test(document.querySelector('.explain h2').textContent)")
+    assert page.locator(".explain p").count() >= 2
+    assert re.search(r"step (1[5-9]|2[0-2]) of 30", page.inner_text(".step-label"))
+    page.click(".numbers summary")
+    assert page.locator(".explain table").count() == 3
+
+
+def test_the_map_works_from_the_keyboard_and_speaks(tab):
+    page = tab()
+    page.focus(".plot-frame")
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert page.inner_text(".map [aria-live]").startswith("Block")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('.explain h2').textContent.includes('step 2')")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_draws(tab, view):
+    page = tab()
+    before = page.evaluate(DRAWN)
+    page.click(f"#lab-map [data-view={view}]")
+    page.wait_for_function(f"{DRAWN} > {before}")
+    page.wait_for_function(f"document.querySelector('#lab-map [data-view={view}]').getAttribute('aria-pressed') === 'true'")
+    assert page.locator(".legend li").count() >= 1
+
+
+def test_the_map_as_a_table(tab):
+    page = tab()
+    page.click(".as-table")
+    assert page.locator(".table-frame tbody tr").count() == 12 and page.locator(".table-frame thead th").count() == 31
+
+
+def test_presets_and_break_it(tab):
+    page = tab()
+    page.click("[data-preset=break]")
+    page.wait_for_function("document.querySelector('.knob.error_threshold').classList.contains('off')")
+    assert "smear" in page.inner_text(".band") and page.is_visible(".run-draft")
+
+
+def test_a_large_recording_opens_and_answers(tab):
+    page = tab()
+    page.select_option(".runs-pick", "recording:large")
+    page.wait_for_function("window.lab6.state.source === 'recording:large'")
+    page.wait_for_function("document.querySelector('.plot')._fullLayout.xaxis.range[1] === 49.5")
+    before = page.evaluate(DRAWN)
+    move_knob(page, "tdc_threshold", 0.3)
+    page.wait_for_function(f"{DRAWN} > {before}")
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("query", ["", "?lang=zh"])
+def test_nothing_is_wider_than_the_page_and_targets_are_large(tab, width, query):
+    page = tab(width=width, query=query)
+    page.click(".advanced summary")
+    page.click('[data-do="python"]')
+    settle(page)
+    found = page.evaluate("""() => {
+        const scrolls = (e) => { for (let p = e.parentElement; p; p = p.parentElement) if (/auto|scroll|hidden/.test(getComputedStyle(p).overflowX)) return true; return false; };
+        const wide = [...document.querySelectorAll('#place-lab *, .top *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1 && e.offsetParent && !scrolls(e)).map(e => e.className || e.tagName);
+        const small = [...document.querySelectorAll('#place-lab :is(button, select, input, summary), .top button')].filter(e => e.offsetParent && (e.offsetWidth < 24 || e.offsetHeight < 24)).map(e => e.className || e.id || e.textContent);
+        return {wide, small, scroll: document.documentElement.scrollWidth - innerWidth}; }""")
+    assert found == {"wide": [], "small": [], "scroll": 0}
+
+
+def test_a_map_drawn_in_a_hidden_place_has_its_width_when_shown(tab):
+    page = tab(query="?tab=compare")
+    page.click("#tab-lab")
+    page.wait_for_function("document.querySelector('.plot .main-svg').getBoundingClientRect().width > 400")
+
+
+def test_dark_mode_is_dark_everywhere(tab):
+    page = tab(dark=True)
+    settle(page)
+    from io import BytesIO
+
+    from PIL import Image
+
+    picture = Image.open(BytesIO(page.screenshot())).convert("L")
+    width, height = picture.size
+    corners = [picture.getpixel(at) for at in ((3, 3), (width - 4, 3), (3, height - 4), (width - 4, height - 4))]
+    assert max(corners) < 60
+    box = page.locator(".plot-frame").bounding_box()
+    assert picture.getpixel((int(box["x"]) + 3, int(box["y"] + box["height"]) - 3)) < 60
+
+
+def test_the_language_changes_without_a_reload(tab):
+    page = tab()
+    page.click(".language")
+    page.wait_for_function("document.querySelector('.map h2').textContent.includes('模块')")
+    page.wait_for_function("document.querySelector('.says').textContent.includes('误差')")
+    assert page.evaluate("document.documentElement.lang") == "zh-CN" and "lang=zh" in page.url
+    page.click(".language")
+    page.wait_for_function("document.querySelector('.map h2').textContent.includes('block')")
+
+
+def test_hostile_text_stays_text(tab):
+    page = tab()
+    page.click(".free")
+    page.fill(".free-text", '<img src=x onerror="window.bad=1"><script>window.bad=1</script>"\'../' + "a" * 3000)
+    page.click(".run")
+    page.wait_for_selector(".status[data-tone=bad]")
+    page.wait_for_selector(".run:visible")
+    assert "knows these words" in page.inner_text(".status") and not page.evaluate("window.bad")
+
+
+def test_a_shared_link_opens_its_policy(tab, page_url):
+    page = tab()
+    move_knob(page, "error_threshold", 0.1)
+    page.wait_for_function("window.lab6.state.policy.error_threshold === 0.1 && window.lab6.state.preset === ''")
+    other = tab(query="?" + page.evaluate("window.lab6.link()").split("?")[1])
+    other.wait_for_function("window.lab6.state.policy.error_threshold === 0.1")
+
+
+def test_reduced_motion_stands_still(tab):
+    page = tab(reduced_motion="reduce")
+    assert page.get_attribute(".play", "aria-label") == "Play"
+
+
+def test_the_file_route_refuses_the_outside(tab, page_url):
+    page = tab()
+    for path in ("/etc/passwd", "app/shell.py", "../../etc/passwd"):
+        assert page.request.get(f"{page_url}gradio_api/file={path}").status in (403, 404)
+
+
+def test_only_the_documented_end_points_are_exposed(tab, page_url):
+    page = tab()
+    info = page.request.get(f"{page_url}gradio_api/info").json()
+    assert sorted(info["named_endpoints"]) == ["/generate", "/replay", "/trace"] and not info["unnamed_endpoints"]
+
+
+def test_downloads_come_from_the_page(tab):
+    page = tab()
+    with page.expect_download() as got:
+        page.click("[data-file=policy]")
+    assert got.value.suggested_filename == "policy.json"
+
+
+def test_an_opened_policy_moves_the_knobs(tab, tmp_path):
+    from engine.settings import Policy
+
+    page = tab()
+    (tmp_path / "mine.json").write_text(Policy(error_threshold=0.09).to_json())
+    page.set_input_files(".picker", str(tmp_path / "mine.json"))
+    page.wait_for_function("window.lab6.state.policy.error_threshold === 0.09")
+    (tmp_path / "bad.json").write_text("{")
+    page.set_input_files(".picker", str(tmp_path / "bad.json"))
+    page.wait_for_selector(".status[data-tone=bad]")
+    assert page.evaluate("window.lab6.state.policy.error_threshold") == 0.09

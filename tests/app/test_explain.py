@@ -1,0 +1,53 @@
+"""Every cell can be explained, in both languages, with the numbers that decided."""
+
+import numpy as np
+import pytest
+
+from app.explain import explain
+from app.look import grid_of
+from engine.replay import replay
+from engine.settings import BREAK_IT, PRESETS, Policy
+
+
+def at(source, block, step, policy=None, lang="en"):
+    policy = policy or source.policy
+    trace = source.trace if policy == source.policy else replay(source.signals, policy)
+    return explain(grid_of(trace), grid_of(source.signals), source.signals, policy, block, step, lang)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh-CN"])
+def test_all_cells_of_all_presets_have_sentences(source, lang):
+    for policy in (*PRESETS.values(), BREAK_IT, Policy(resume="last_gamma", max_skips=0)):
+        for block, step in [(0, 0), (3, 1), (5, 7), (7, 15), (11, 29), (2, 20)]:
+            told = at(source, block, step, policy, lang)
+            assert told["title"] and len(told["sentences"]) >= 2 and len(told["layers"]) == 4
+            assert all("{" not in s for s in told["sentences"])
+
+
+def test_a_skipped_cell_says_how_much_of_the_budget_is_spent(source):
+    grid = grid_of(source.trace)
+    block, step = np.argwhere(grid.skipped)[0]
+    told = at(source, int(block), int(step))
+    assert "skipped" in told["title"] and f"{100 * grid.accumulated[block, step]:.1f} %" in told["sentences"][0]
+
+
+def test_a_purified_layer_is_named_with_its_ratio(source):
+    from app.figures.grid import PURIFIED
+
+    grid = grid_of(source.trace)
+    block, step, group = np.argwhere(grid.decision == PURIFIED)[0]
+    told = at(source, int(block), int(step))
+    assert any("16 bits" in s and f"{grid.outlier[block, step, group]:.0f} ×" in s for s in told["sentences"])
+
+
+def test_sixteen_real_values_with_codes(source):
+    told = at(source, 4, 6)["sample"]
+    assert len(told["values"]) == len(told["nvfp4"]) == 16 and len(told["rows"]) == 5
+    worst = max(abs(a - b) for a, b in zip(told["values"], told["int8"]))
+    assert worst <= max(map(abs, told["values"])) / 100
+
+
+@pytest.mark.parametrize("cell", [(-1, 0), (0, 30), (12, 0)])
+def test_a_cell_outside_is_refused_in_a_sentence(source, cell):
+    with pytest.raises(ValueError, match="Expected a block below 12"):
+        at(source, *cell)

@@ -1,0 +1,150 @@
+"""Sessions, the line, settings, downloads, recordings: the Lab's quiet parts."""
+
+import json
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from app import recordings as recorded
+from app import sprites, take
+from app.gate import Full, Gate
+from app.models import Models, Refused
+from app.session import Sessions
+from app.settings import read
+from engine.settings import Policy, PolicyError
+from engine.trace import Trace, TraceError
+
+
+def test_two_tabs_have_two_sessions_and_closing_one_stops_its_run():
+    sessions = Sessions(limit=2)
+    a, b = sessions.get("a"), sessions.get("b")
+    assert a is not b and sessions.get("a") is a
+    sessions.close("a")
+    assert a.stop.is_set() and not b.stop.is_set() and sessions.get("a") is not a
+
+
+def test_a_running_session_is_not_thrown_out():
+    sessions = Sessions(limit=2)
+    busy = sessions.get("busy")
+    busy.running = True
+    for name in "cdef":
+        sessions.get(name)
+    assert sessions.get("busy") is busy and len(sessions) == 2
+
+
+def test_the_line_is_fair_bounded_and_thread_safe():
+    gate = Gate(1, 2)
+    first, second, third = gate.join(), gate.join(), gate.join()
+    assert [gate.ahead(t) for t in (first, second, third)] == [0, 1, 2]
+    with pytest.raises(Full):
+        gate.join()
+    gate.leave(first)
+    gate.leave(first)
+    assert gate.ahead(second) == 0
+    threads = [threading.Thread(target=gate.leave, args=(t,)) for t in (second, third)]
+    [t.start() for t in threads] + [t.join() for t in threads]
+    assert len(gate) == 0
+
+
+def test_settings_name_what_cannot_be_read():
+    with pytest.raises(ValueError, match="LAB_QUEUE must be a whole number"):
+        read({"LAB_QUEUE": "many"})
+    assert read({"SPACE_ID": "a/b"}).public and not read({}).public
+
+
+@pytest.mark.parametrize("wish", ["/etc", "../..", "someone/else", "file:///etc/passwd", "x" * 500])
+def test_a_public_page_opens_its_own_models_only(wish):
+    models = Models(read({"LAB_PUBLIC": "1", "LAB_MODELS": "big/model"}))
+    with pytest.raises(Refused, match="tiny, big/model"):
+        models.resolve(wish, "en")
+    assert models.resolve("big/model", "en") == "big/model"
+    assert models.resolve("tiny", "en").endswith("tiny")
+
+
+def test_a_local_page_says_what_fits_before_loading(tmp_path):
+    (tmp_path / "transformer").mkdir()
+    (tmp_path / "transformer" / "x.safetensors").write_bytes(b"0" * 3_200_000)
+    said = Models(read({})).fits(str(tmp_path), "en")
+    assert "3.2 MB" in said and "0.9 MB" in said
+
+
+def test_code_to_take_home_rebuilds_the_policy():
+    for policy in (Policy(), Policy.preset("int8_tdc"), Policy(error_threshold=0.08, max_skips=1, gap="linear")):
+        code = take.python_code(policy, "tiny", "a 'quoted' prompt", 3)
+        line = next(row for row in code.splitlines() if row.startswith("policy = "))
+        space = {"Policy": Policy}
+        exec(line, space)
+        assert space["policy"] == policy
+        compile(code, "code", "exec")
+
+
+@pytest.mark.parametrize("kind, start", [("video", b""), ("reference", b""), ("parquet", b"PAR1"), ("csv", b"call"), ("policy", b"{")])
+def test_everything_can_be_downloaded(source, kind, start):
+    name, media, data = take.package(source, kind, source.policy)
+    assert data.startswith(start) and len(data) > 40
+    if media == "video/mp4":
+        assert data[4:8] == b"ftyp"
+
+
+def test_a_downloaded_trace_opens_again(source, tmp_path):
+    _, _, data = take.package(source, "parquet", source.policy)
+    (tmp_path / "run.parquet").write_bytes(data)
+    limits = dict(upload_folder=str(tmp_path), max_bytes=10**8, max_rows=10**6)
+    found = take.opened(str(tmp_path / "run.parquet"), "run.parquet", **limits)
+    assert isinstance(found, Trace) and len(found.layers) == len(source.trace.layers)
+
+
+def test_uploads_are_read_from_the_upload_folder_only(tmp_path):
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir(), outside.mkdir()
+    (outside / "p.json").write_text(Policy().to_json())
+    (inside / "link.json").symlink_to(outside / "p.json")
+    limits = dict(upload_folder=str(inside), max_bytes=1000, max_rows=10)
+    for path in (outside / "p.json", inside / ".." / "out" / "p.json", inside / "link.json", inside):
+        with pytest.raises(ValueError, match="uploaded file"):
+            take.opened(str(path), "p.json", **limits)
+    (inside / "big.json").write_bytes(b"0" * 2000)
+    with pytest.raises(TraceError, match="at most"):
+        take.opened(str(inside / "big.json"), "big.json", **limits)
+    (inside / "bad.json").write_text("{")
+    with pytest.raises(PolicyError):
+        take.opened(str(inside / "bad.json"), "bad.json", **limits)
+    (inside / "x.exe").write_text("MZ")
+    with pytest.raises(ValueError, match="parquet"):
+        take.opened(str(inside / "x.exe"), "x.exe", **limits)
+
+
+def test_recordings_are_whole_or_left_out(recordings, tmp_path):
+    found = recorded.find(recordings)
+    assert [r.slug for r in found] == ["red-star", "large"]
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "recording.json").write_text(json.dumps({"version": 1, "prompt": "x"}))
+    assert recorded.find(tmp_path) == []
+    with pytest.raises(recorded.RecordingError, match="missing"):
+        recorded.read(broken)
+
+
+def test_a_sprite_book_has_a_row_for_every_step():
+    from io import BytesIO
+
+    from PIL import Image
+
+    clips = [np.full((5, 8, 6, 3), 40 * i, np.uint8) for i in range(4)]
+    data, shape = sprites.book(clips)
+    picture = Image.open(BytesIO(data))
+    assert picture.size == (30, 32) and shape == {"w": 6, "h": 8, "n": 5}
+    wide = sprites.sheet(np.zeros((200, 90, 160, 3), np.uint8))
+    assert wide["w"] * wide["n"] <= sprites.WIDEST
+    with pytest.raises(ValueError, match="uint8"):
+        sprites.sheet(np.zeros((2, 4, 4, 3)))
+
+
+def test_the_first_paint_needs_no_torch(recordings):
+    code = ("import sys; from app.settings import read; from app.shell import build; "
+            f"build(read({{'LAB_RECORDINGS': {str(recordings)!r}}})); "
+            "assert not {'torch', 'diffusers', 'triton', 'transformers'} & set(sys.modules)")
+    subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], check=True)

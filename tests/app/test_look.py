@@ -1,0 +1,95 @@
+"""One look at a run: figures equal the engine's own, drafts are honest, and it is fast."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from app import look as looks
+from app.look_words import estimate_seconds, totals
+from engine import cost
+from engine.replay import replay
+from engine.settings import BREAK_IT, PRESETS, Policy
+
+
+def seen(source, policy=None, lang="en", rivals=None, **wish):
+    return looks.look(source, looks.Wish(policy or source.policy, **wish), lang, rivals)
+
+
+@pytest.mark.parametrize("preset", [*PRESETS, "break"])
+def test_totals_equal_the_engines_report(source, preset):
+    trace = replay(source.signals, looks.named(preset))
+    ours, theirs = totals(trace), cost.report(trace)
+    wanted = (theirs.average_bits, theirs.average_bits_computed, theirs.skipped_share, theirs.predictor_share)
+    assert np.allclose(ours, wanted, equal_nan=True)
+
+
+def test_estimates_equal_the_engines(source):
+    speeds = cost.measure_speeds(source.trace)
+    for trace in (source.trace, replay(source.signals, Policy(tdc_threshold=0.2))):
+        assert np.isclose(estimate_seconds(trace, speeds), cost.estimate_seconds(trace, speeds), equal_nan=True)
+
+
+def test_the_runs_own_policy_shows_what_happened(source):
+    answer = seen(source)
+    assert answer["draft"] is None and not answer["map"]["over"] and answer["preset"] == "sixbit"
+    assert any(f["value"] == "31.2 dB" for f in answer["net"]["figures"])
+
+
+def test_a_draft_shows_changes_and_no_claims_about_quality(source):
+    answer = seen(source, Policy(tdc_threshold=0.3))
+    assert "would change" in answer["draft"] and len(answer["map"]["over"]) == 3
+    assert not any("dB" in f["value"] for f in answer["net"]["figures"])
+    assert any(f["was"] for f in answer["net"]["figures"])
+    assert "estimate" in answer["band"].lower()
+
+
+def test_a_draft_on_a_run_without_a_probe_says_what_it_cannot_know(source):
+    bare = type(source)(**{**vars(source), "signals": None, "key": "bare"})
+    answer = seen(bare, Policy(tdc=False, pdr=False))
+    assert "unknown" in answer["band"].lower()
+    assert ["lab.legend.unknown"] == [row[0] for row in answer["map"]["legend"] if row[0] == "lab.legend.unknown"]
+
+
+def test_no_skips_is_said_aloud(source):
+    trace = replay(source.signals, Policy(tdc_threshold=0.0))
+    still = type(source)(**{**vars(source), "trace": trace.with_meta(replay=None), "policy": Policy(tdc_threshold=0.0), "key": "still"})
+    answer = seen(still)
+    assert "no gain" in answer["net"]["note"] and "no gain" in answer["knobs"][1]["says"]
+
+
+@pytest.mark.parametrize("view", looks.VIEWS)
+@pytest.mark.parametrize("lang", ["en", "zh-CN"])
+def test_every_view_in_every_language_is_json(source, view, lang):
+    for policy in (source.policy, BREAK_IT, Policy.preset("fp16")):
+        text = json.dumps(seen(source, policy, lang, view=view), allow_nan=False)
+        assert len(text) < 120_000
+
+
+def test_knobs_that_do_nothing_say_so(source):
+    words = {k["name"]: k for k in seen(source, Policy.preset("w4a8"))["knobs"]}
+    assert words["error_threshold"]["off"] and words["tdc_threshold"]["off"] and words["outlier_threshold"]["off"]
+
+
+def test_comparing_with_a_previous_run_outlines_what_differs(source):
+    other = type(source)(**{**vars(source), "trace": replay(source.signals, Policy(tdc_threshold=0.2)), "key": "other"})
+    answer = seen(source, against="previous", rivals={"previous": other})
+    assert len(answer["map"]["over"]) == 2 + 1 and "previous" in answer["map"]["versus"]
+
+
+def test_runs_of_different_shape_are_not_compared(source, large):
+    answer = seen(source, against="previous", rivals={"previous": large})
+    assert not answer["map"]["over"] and "different" in answer["map"]["note"]
+
+
+@pytest.mark.parametrize("which", ["source", "large"])
+def test_a_knob_answers_in_time(which, request):
+    """The whole answer, in processor time (the machine may be busy): half of what a redraw may take."""
+    run, spent = request.getfixturevalue(which), []
+    seen(run, Policy(tdc_threshold=0.11))
+    for i in range(12):
+        began = time.process_time()
+        json.dumps(seen(run, Policy(tdc_threshold=0.12 + 0.01 * i)))
+        spent.append(time.process_time() - began)
+    assert np.percentile(spent, 90) < 0.15
