@@ -153,8 +153,8 @@ class QuantizedLinear(nn.Linear):
         if weight is None:
             if self._original is None:
                 raise RuntimeError(
-                    "The 16-bit weights of this pipeline were dropped (keep=\"none\"), so it cannot run stock "
-                    "precision; use a quantized policy, or load it again and attach with keep=\"cpu\"."
+                    "The 16-bit weights of this pipeline were dropped (keep='none'), so it cannot run stock precision; "
+                    "use a quantized policy, or load it again and attach with keep='cpu'."
                 )
             weight = self._original.detach().to(device=self.like.device, dtype=self.like.dtype, non_blocking=True)
         return F.linear(x, weight, self.bias)

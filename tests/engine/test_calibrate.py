@@ -28,9 +28,11 @@ def test_a_line_that_explains_nothing_becomes_the_mean():
     assert found.alpha == 0 and found.beta == pytest.approx(0.15) and found.r2 < 0.05
 
 
+RAMP = list(np.linspace(0, 1, 20))
+
+
 @pytest.mark.parametrize(
-    ("x", "y"), [([0.1, 0.2, 0.3], [0.1, 0.2, 0.3]), ([0.2] * 20, list(np.linspace(0, 1, 20))), ([0.1 * i for i in range(20)], [0.3] * 20)],
-    ids=["few", "one gamma", "one error"],
+    ("x", "y"), [(RAMP[:3], RAMP[:3]), ([0.2] * 20, RAMP), (RAMP, [0.3] * 20)], ids=["few", "one gamma", "one error"]
 )
 def test_too_little_to_fit_becomes_the_mean(x, y):
     found = line(np.stack([np.array(x), np.array(y)], axis=1))

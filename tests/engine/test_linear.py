@@ -53,7 +53,7 @@ def test_dropped_originals_are_said_in_a_sentence():
     group, _ = group_of([16], keep="none")
     group.drop_originals()
     assert group.kept_bytes == 0
-    with pytest.raises(RuntimeError, match='keep="none"'):
+    with pytest.raises(RuntimeError, match="keep='none'"):
         group.members[0](torch.randn(2, 64))
 
 

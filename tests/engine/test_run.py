@@ -205,7 +205,8 @@ def test_wan_two_transformers_share_the_step_count_but_no_state():
 def test_a_batch_of_equal_samples_decides_like_one(pipe):
     noise = torch.randn(1, 3, 8, 4, 4, generator=torch.Generator().manual_seed(3))
     one, alone = run_once(pipe, latents=noise)
-    two, both = run_once(pipe, latents=noise.repeat(2, 1, 1, 1, 1), prompt=[pipelines.PROMPT] * 2, negative_prompt=[""] * 2)
+    twice = {"prompt": [pipelines.PROMPT] * 2, "negative_prompt": [""] * 2}
+    two, both = run_once(pipe, latents=noise.repeat(2, 1, 1, 1, 1), **twice)
     assert alone.blocks["skipped"].tolist() == both.blocks["skipped"].tolist()
     assert alone.layers["precision"].tolist() == both.layers["precision"].tolist()
     assert torch.allclose(two[0], two[1]) and torch.allclose(one[0], two[0], rtol=0, atol=0.05)
@@ -341,9 +342,7 @@ def test_a_shell_keeps_what_makes_the_pipeline():
     assert other.transformer is pipe.transformer and other.transformer_2 is pipe.transformer_2
     assert other.config.boundary_ratio == pipe.config.boundary_ratio == 0.875
     assert torch.equal(pipelines.latents(other), pipelines.latents(pipe))
-    assert torch.equal(
-        torch.as_tensor(pipelines.latents(other, output_type="pt")), torch.as_tensor(pipelines.latents(pipe, output_type="pt"))
-    )
+    assert torch.equal(pipelines.latents(other, output_type="pt"), pipelines.latents(pipe, output_type="pt"))
 
 
 def test_reuse_that_never_fires_is_stock(pipe):
