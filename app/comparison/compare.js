@@ -1,0 +1,114 @@
+/* Compare: one figure with its controls, and tables. All words and numbers come from `open_compare`. */
+const root = element.querySelector('.versus');
+const state = { lang: lab.lang || 'en', controls: {}, view: null };
+let flying = false, waiting = false;
+
+/* DRAWING */
+
+async function ask() {
+  if (flying) { waiting = true; return; }
+  flying = true;
+  try {
+    const view = await server.open_compare({ lang: state.lang, controls: state.controls });
+    if (view.lang === state.lang) { state.view = view; show(view); }
+  } catch (problem) {
+    tell(props.trouble[state.lang]);
+  } finally {
+    flying = false;
+    if (waiting) { waiting = false; ask(); }
+  }
+}
+
+function tell(sentence) {
+  const line = root.querySelector('.l-trouble') || root.appendChild(el('p', 'l-trouble'));
+  line.setAttribute('role', 'status');
+  line.textContent = sentence;
+}
+
+function show(view) {
+  root.lang = view.lang;
+  const kept = root.querySelector('.v-plot');
+  const open = root.querySelector('details')?.open;
+  const focused = document.activeElement && root.contains(document.activeElement) ? document.activeElement.value : null;
+  const canvas = kept && kept.dataset.lang === view.lang ? kept : el('div', 'l-canvas v-plot');
+  if (canvas !== kept) { plots.forEach((plot) => plot.stop()); plots.clear(); }
+  canvas.dataset.lang = view.lang;
+  canvas.setAttribute('role', 'img');
+  canvas.setAttribute('aria-label', view.frontier.alt);
+  const card = el('section', 'v-card');
+  const choices = el('div', 'v-choices');
+  view.frontier.controls.forEach((control) => choices.append(chips(control)));
+  const details = el('details');
+  details.open = Boolean(open);
+  details.append(el('summary', '', view.frontier.table.title), table(view.frontier.table));
+  card.append(el('h3', '', view.frontier.title), el('p', 'v-lead', view.frontier.lead), choices, canvas, el('p', 'v-verdict', view.frontier.verdict));
+  if (view.frontier.table.rows.length) card.append(details);
+
+  const ablation = el('section', 'v-card');
+  ablation.append(el('h3', '', view.ablation.title), el('p', 'v-lead', view.ablation.lead));
+  if (view.ablation.rows.length) ablation.append(table(view.ablation));
+  const speed = el('section', 'v-card');
+  speed.append(el('h3', '', view.speed_title));
+  if (view.speed_missing) speed.append(el('p', 'v-lead', view.speed_missing));
+  view.speed.forEach((part) => speed.append(el('p', 'v-lead', part.lead), table(part)));
+  root.replaceChildren(el('h2', '', view.title), el('p', 'v-top', view.lead), card, ablation, speed, ...view.notes.map((note) => el('p', 'v-note', note)));
+  tell('');
+  if (focused) { const again = [...root.querySelectorAll('input')].find((input) => input.value === focused); if (again) again.focus({ preventScroll: true }); }
+  paint();
+}
+
+function paint() {
+  const canvas = root.querySelector('.v-plot');
+  if (!canvas || !state.view) return;
+  drawPlot(canvas, { id: 'frontier' + state.view.lang, spec: state.view.frontier.figure, chosen: (row) => {
+    const dot = state.view.frontier.dots[row];
+    if (dot) { if (lab.go) intoLab(null, dot.cfg); else location.search = dot.href; } else tell(state.view.frontier.no_point);
+  } });
+}
+
+function chips(control) {
+  const group = el('fieldset', 'l-control');
+  group.append(el('legend', '', control.label));
+  control.options.forEach(([value, text]) => {
+    const label = el('label', 'l-chip');
+    const input = el('input');
+    Object.assign(input, { type: 'radio', name: 'compare-' + control.id, value, checked: value === control.value });
+    input.onchange = () => { state.controls[control.id] = value; ask(); };
+    label.append(input, el('span', '', text));
+    group.append(label);
+  });
+  return group;
+}
+
+function table(part) {
+  const frame = el('div', 'v-scroll');
+  frame.tabIndex = 0;
+  frame.setAttribute('role', 'region');
+  frame.setAttribute('aria-label', (part.title || part.lead || '').replace(/<[^>]*>/g, ''));
+  const grid = el('table'), head = el('thead'), body = el('tbody'), row = el('tr');
+  part.columns.forEach((name) => { const cell = el(name ? 'th' : 'td', '', name); if (name) cell.scope = 'col'; row.append(cell); });
+  head.append(row);
+  part.rows.forEach((cells) => {
+    const line = el('tr');
+    cells.forEach((cell, i) => {
+      const node = el(i ? 'td' : 'th');
+      if (!i) node.scope = 'row';
+      if ('open' in cell) {
+        if (cell.open) { const link = el('a', 'v-open', cell.text); link.href = cell.open.href; link.onclick = (event) => intoLab(event, cell.open.cfg); node.append(link); }
+        else node.append(el('small', '', cell.else));
+      } else {
+        node.innerHTML = cell.text;
+        if (cell.small) node.append(el('small', '', cell.small));
+      }
+      line.append(node);
+    });
+    body.append(line);
+  });
+  grid.append(head, body);
+  frame.append(grid);
+  return frame;
+}
+
+lab.on('lang', (lang) => { if (lang === state.lang) return; state.lang = lang; if (state.view) ask(); });
+new MutationObserver(() => visible() && paint()).observe(document.body, { attributes: true, attributeFilter: ['class'] });
+new IntersectionObserver((seen) => { if (seen.some((entry) => entry.isIntersecting) && !state.view) ask(); }).observe(element);

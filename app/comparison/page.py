@@ -1,0 +1,168 @@
+"""Compare as plain JSON values: controls, one figure, tables and sentences in the visitor's language."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+import pandas as pd
+
+from app.comparison import points as measured
+from app.comparison.speed import Benchmark
+from app.figures import compare_frontier
+from app.i18n import resolve, text, texts
+from app.lessons import controls
+from app.lessons.course import finite
+from app.lessons.words import NARROW
+from engine.settings import PRESETS
+
+SHOWN = ("psnr", "prompt_accuracy", "ssim", "flicker", "bits", "bits_computed", "skipped", "seconds")
+SPEED_COLUMNS = ("method", "skipped", "step", "faster", "peak", "weights", "cache", "bits", "bits_computed")
+LONGEST_TABLE = 200
+
+
+def page(sweep: measured.Sweep, benchmarks: list[Benchmark], lang: Any, sent: Any) -> dict[str, Any]:
+    """`sent`: {"quality": one of QUALITIES, "cost": one of COSTS}; anything else takes the defaults."""
+    lang = resolve(lang if isinstance(lang, str) else None)
+    wish = sent if isinstance(sent, Mapping) else {}
+    quality = controls.choice(wish, "quality", measured.QUALITIES, "psnr")
+    cost = controls.choice(wish, "cost", measured.COSTS, "seconds")
+    found = measured.points(sweep, quality, cost)
+
+    def say(key: str, **values: Any) -> str:
+        return text(lang, f"compare.{key}", **values)
+
+    names = {method: method_name(lang, method) for method in dict.fromkeys(found.table["method"])}
+    labels = {"quality": say(quality), "cost": say(cost), "better": say("better"), "empty": say("frontier_empty")}
+    return finite({
+        "lang": lang, "title": say("title"), "lead": say("lead"),
+        "frontier": {
+            "title": say("frontier"), "alt": say("frontier_alt"),
+            "lead": say("frontier_lead", prompts=sweep.prompts) if len(found.table) else say("frontier_missing"),
+            "controls": [
+                controls.chips("quality", say("quality"), quality, [(q, say(f"short_{q}")) for q in measured.QUALITIES]),
+                controls.chips("cost", say("cost"), cost, [(c, say(f"short_{c}")) for c in measured.COSTS]),
+            ] if sweep.prompts else [],
+            "figure": compare_frontier.frontier(found, names, labels),
+            "dots": [link_of(row.method, row.setting, lang) for row in found.table.itertuples()],
+            "verdict": verdict(found, say), "no_point": say("no_point"),
+            "table": dots_table(found, names, lang, say),
+        },
+        "ablation": ablation_table(sweep, lang, say),
+        "speed": [speed_table(benchmark, lang, say) for benchmark in benchmarks],
+        "speed_title": say("speed"), "speed_missing": "" if benchmarks else say("speed_missing"),
+        "notes": [say("honest"), say("paper")],
+    })  # fmt: skip
+
+
+def method_name(lang: str, method: str) -> str:
+    """A method as people call it; an unknown one keeps its own name, escaped."""
+    known = f"method.{method}" in texts()[lang]
+    return text(lang, f"method.{method}") if known else text(lang, "learn.plain", value=method[:60])
+
+
+def verdict(found: measured.Points, say) -> str:
+    """How many of our settings no peer beats; nothing without peers to compare with."""
+    ours = found.table["ours"].to_numpy(bool)
+    if not ours.any() or ours.all():
+        return ""
+    good = int(measured.unbeaten(found)[ours].sum())
+    return say("verdict", good=good, all=int(ours.sum())) if good else say("verdict_none")
+
+
+def link_of(method: str, setting: str, lang: str) -> dict[str, Any] | None:
+    """What opens a point of ours in the Lab; None for a peer's."""
+    policy = measured.policy_of(method, setting)
+    if policy is None:
+        return None
+    cfg = {"policy": policy.to_dict()}
+    language = "zh" if lang == "zh-CN" else "en"
+    return {"cfg": cfg, "href": f"?cfg={quote(json.dumps(cfg, separators=(',', ':')))}&lang={language}"}
+
+
+def dots_table(found: measured.Points, names: dict[str, str], lang: str, say) -> dict[str, Any]:
+    """Every dot as a row: the keyboard's and the screen reader's way to it."""
+    columns = [say("col_method"), say("col_setting"), say(f"short_{found.quality}"), say(f"short_{found.cost}"), say("col_runs"), ""]
+    rows = [
+        [cell(names[row.method]), cell(setting_words(row.method, row.setting, lang, say)),
+         interval(found.quality, (row.mean, row.low, row.high)), cell(number(found.cost, row.cost)), cell(str(row.runs)),
+         {"open": link_of(row.method, row.setting, lang), "text": say("open"), "else": say("peer")}]
+        for row in found.table.head(LONGEST_TABLE).itertuples()
+    ]  # fmt: skip
+    return {"title": say("table"), "columns": columns, "rows": rows}
+
+
+def ablation_table(sweep: measured.Sweep, lang: str, say) -> dict[str, Any]:
+    """The presets in the paper's order."""
+    table = sweep.ablation if sweep.prompts else pd.DataFrame()
+    body = []
+    for _, row in table.iterrows():
+        link = link_of(row["method"], row["setting"], lang)
+        body.append([cell(method_name(lang, row["method"])), *[interval(name, row[name]) for name in SHOWN],
+                     {"open": link, "text": say("open"), "else": ""}])  # fmt: skip
+    columns = [say("col_method"), *[say(f"short_{name}") for name in SHOWN], ""]
+    return {"title": say("ablation"), "lead": say("ablation_lead") if body else say("frontier_missing"),
+            "columns": columns, "rows": body}  # fmt: skip
+
+
+def speed_table(benchmark: Benchmark, lang: str, say) -> dict[str, Any]:
+    """One benchmark file and device."""
+    columns = [say("col_method"), say("short_skipped"), say("col_step"), say("col_faster"), say("col_peak"),
+               say("col_weights"), say("col_cache"), say("short_bits"), say("short_bits_computed")]  # fmt: skip
+    body = [
+        [cell(method_name(lang, str(row.method))), cell(number("skipped", row.skipped)),
+         cell(number("step", row.seconds_per_step)), cell(number("faster", row.faster)), cell(number("gb", row.peak_gb)),
+         cell(number("gb", row.weights_gb)), cell(number("gb", row.cache_gb)), cell(number("bits", row.bits)),
+         cell(number("bits_computed", row.bits_computed))]
+        for row in benchmark.rows.head(LONGEST_TABLE).itertuples()
+    ]  # fmt: skip
+    return {"lead": say("speed_lead", model=benchmark.model, device=benchmark.device or "?"), "columns": columns, "rows": body}
+
+
+def setting_words(method: str, setting: str, lang: str, say) -> str:
+    """A setting's own parameters, without those that equal the preset's."""
+    policy = measured.policy_of(method, setting)
+    if policy is not None:
+        preset = PRESETS[method].to_dict()
+        given = {k: v for k, v in policy.to_dict().items() if v != preset[k] and k != "tuned_steps"}
+        if not given:
+            return say("own")
+    else:
+        try:
+            given = json.loads(setting)
+        except ValueError:
+            given = setting
+    words = ", ".join(f"{k} {v}" for k, v in given.items()) if isinstance(given, dict) else str(given)
+    return text(lang, "learn.plain", value=words[:200])
+
+
+def number(name: str, value: Any) -> str:
+    """A measure as it is written, "–" where there is none."""
+    value = float(value) if isinstance(value, int | float) or pd.notna(value) else math.nan
+    if not math.isfinite(value):
+        return "–"
+    if name in ("skipped", "prompt_accuracy"):
+        return f"{value:.0%}".replace("%", f"{NARROW}%")
+    if name == "faster":
+        return f"{value:.2f}{NARROW}×"
+    if name == "psnr" and value >= measured.EXACT:
+        return "="
+    digits = {"ssim": 3, "flicker": 3, "step": 3, "seconds": 2}.get(name, 1)
+    return f"{value:.{digits}f}"
+
+
+def cell(words: str) -> dict[str, str]:
+    """One table cell; `words` is ready for HTML."""
+    return {"text": words}
+
+
+def interval(name: str, values: tuple[float, float, float]) -> dict[str, str]:
+    """A mean with its interval in small type, where there is one."""
+    mean, low, high = values
+    shown = {"text": number(name, mean)}
+    if math.isfinite(mean) and high > low and shown["text"] != "=":
+        shown["small"] = f"{number(name, low)}–{number(name, high)}"
+    return shown

@@ -1,0 +1,76 @@
+/* Drawing that Learn and Compare share. `root` is the component's own element; `element`, `props` and
+   `server` are given by gr.HTML, `lab` by the page's bus. */
+const plots = new Map();
+const el = (tag, cls, html) => {
+  const node = document.createElement(tag);
+  if (cls) node.className = cls;
+  if (html !== undefined) node.innerHTML = html;
+  return node;
+};
+const visible = () => element.offsetParent !== null;
+const dark = () => document.body.classList.contains('dark') || document.documentElement.classList.contains('dark');
+const tint = (colour) => (dark() && props.dark[String(colour).toUpperCase()]) || colour;
+const size = () => parseFloat(getComputedStyle(root).fontSize);
+
+function themed(value) {
+  if (Array.isArray(value)) return value.map(themed);
+  if (value && typeof value === 'object') return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, k === 'bdata' ? v : themed(v)]));
+  return typeof value === 'string' ? tint(value) : value;
+}
+
+async function drawPlot(canvas, figure) {
+  const plotly = await library();
+  if (!canvas.isConnected) return;
+  const spec = themed(figure.spec);
+  const layout = spec.layout;
+  layout.font = { ...layout.font, family: getComputedStyle(root).fontFamily, size: Math.round(size() * (innerWidth < 600 ? .8 : .85)), color: tint('#1D2130') };
+  layout.paper_bgcolor = layout.plot_bgcolor = 'rgba(0,0,0,0)';
+  layout.autosize = true;
+  for (const [name, room] of [['xaxis', canvas.clientWidth * .8], ['yaxis', canvas.clientHeight * .75]]) {
+    const axis = layout[name];
+    if (!axis) continue;
+    delete axis.tickfont;
+    if (axis.title && axis.title.text) axis.title = { ...axis.title, text: folded(axis.title.text, room / layout.font.size), font: { size: layout.font.size } };
+  }
+  layout.uirevision = figure.id;
+  await plotly.react(canvas, spec.data, layout, { displayModeBar: false, responsive: true, scrollZoom: false });
+  if (!plots.has(canvas)) {
+    if (figure.chosen) canvas.on('plotly_click', (event) => figure.chosen(event.points[0].customdata));
+    const watcher = new ResizeObserver(() => canvas.offsetParent && plotly.Plots.resize(canvas));
+    watcher.observe(canvas);
+    plots.set(canvas, { stop: () => { watcher.disconnect(); plotly.purge(canvas); } });
+  }
+}
+
+/* Break an axis title that is wider than its axis; a CJK character is about twice as wide as a Latin one. */
+function folded(text, room) {
+  const wide = (c) => (c > '\u2e80' ? 1 : .52);
+  const parts = text.match(/[\u2e80-\uffff]\s*|[^\s\u2e80-\uffff]+\s*/g) || [text];
+  let line = 0, out = '';
+  for (const part of parts) {
+    const length = [...part].reduce((sum, c) => sum + wide(c), 0);
+    if (line && line + length > room) { out = out.trimEnd() + '<br>'; line = 0; }
+    out += part; line += length;
+  }
+  return out;
+}
+
+/* The Lab's map uses the same promise, so that the library is loaded once. */
+function library() {
+  return (lab.plotly ??= new Promise((found, lost) => {
+    if (window.Plotly) { found(window.Plotly); return; }
+    const script = document.createElement('script');
+    script.src = lab.file(props.plotly);
+    script.onload = () => found(window.Plotly);
+    script.onerror = () => lost(new Error('plotly'));
+    document.head.append(script);
+  }));
+}
+
+/* Follow a link into the Lab without leaving the page; new tabs and a page without the Lab use the link itself. */
+function intoLab(event, cfg) {
+  if (!lab.go || (event && (event.ctrlKey || event.metaKey || event.shiftKey))) return;
+  if (event) event.preventDefault();
+  lab.emit('look', { policy: cfg.policy, preset: null, ...(cfg.source ? { source: cfg.source } : {}) });
+  lab.go('lab');
+}

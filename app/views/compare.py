@@ -1,0 +1,54 @@
+"""Compare: one component that shows what was measured. Wiring only; the content is in `app.comparison`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from app import comparison
+from app.comparison import page, points, speed
+from app.components.part import source
+from app.figures import palette
+from app.i18n import LANGUAGES, plain
+from app.views.learn import ASSETS, LESSONS, PLOTLY
+
+HERE = Path(comparison.__file__).parent
+
+
+def build(assets: Path = ASSETS) -> gr.HTML:
+    """Place the comparison into the Blocks at hand; `assets` holds quality/ and benchmarks/."""
+
+    def open_compare(asked: Any) -> dict[str, Any]:
+        wish = asked if isinstance(asked, Mapping) else {}
+        return page.page(frontier(assets), benchmarks(assets), wish.get("lang"), wish.get("controls"))
+
+    return gr.HTML(
+        None, html_template='<div class="versus"></div>', css_template=(HERE / "compare.css").read_text(encoding="utf-8"),
+        js_on_load=script(), server_functions=[open_compare], apply_default_css=False, elem_id="compare",
+        elem_classes=["compare-part"], plotly=PLOTLY,
+        dark={light.upper(): twin for light, twin in palette.DARK.items()},
+        trouble={lang: plain(lang, "compare.trouble") for lang in LANGUAGES},
+    )  # fmt: skip
+
+
+@cache
+def frontier(assets: Path) -> points.Sweep:
+    """The quality sweep, read once."""
+    return points.Sweep(points.read(assets / "quality" / "frontier.parquet"))
+
+
+@cache
+def benchmarks(assets: Path) -> list[speed.Benchmark]:
+    """The benchmark tables, read once."""
+    return speed.read(assets / "benchmarks")
+
+
+@cache
+def script() -> str:
+    """The browser's part: bus, then this place with the shared drawing in its place."""
+    drawing = (LESSONS / "drawing.js").read_text(encoding="utf-8")
+    return source("bus.js") + (HERE / "compare.js").read_text(encoding="utf-8").replace("/* DRAWING */", drawing)

@@ -1,0 +1,144 @@
+"""Compare: points, intervals, tables and links from measured rows; sentences where nothing was measured."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from app.comparison import page, points, speed
+from app.figures import compare_frontier
+from engine.settings import PRESETS, Policy
+
+HOSTILE = "<script>alert('x')</script>"
+
+
+def row(method, setting="{}", prompt="p", seed=0, **values):
+    base = dict(psnr=30.0, ssim=0.9, flicker=0.02, prompt_accuracy=0.9, seconds=10.0, bits=6.0, bits_computed=6.0, skipped=0.0)
+    return {"method": method, "setting": setting, "prompt": prompt, "seed": seed, **base, **values}
+
+
+@pytest.fixture
+def rows():
+    made = []
+    for prompt in "abcdefgh":
+        off = (ord(prompt) - 100) * 0.5
+        made += [
+            row("fp16", prompt=prompt, psnr=np.inf, ssim=1.0, seconds=13.0, bits=16.0, bits_computed=16.0),
+            row("sixbit", prompt=prompt, psnr=33 + off, seconds=7.0),
+            row("sixbit", '{"tdc_threshold":0.2}', prompt, psnr=29 + off, seconds=6.0, skipped=0.5),
+            row("first_block_cache", '{"threshold":0.1}', prompt, psnr=31 + off, seconds=8.0, bits=16.0),
+            row("first_block_cache", '{"threshold":0.2}', prompt, psnr=30 + off, seconds=5.5, bits=16.0),
+        ]
+    return pd.DataFrame(made)
+
+
+def test_points_are_means_with_intervals_over_prompts(rows):
+    found = points.points(points.Sweep(rows), "psnr", "seconds")
+    sixbit = found.table[(found.table["method"] == "sixbit") & (found.table["setting"] == "{}")].iloc[0]
+    expected = rows[(rows["method"] == "sixbit") & (rows["setting"] == "{}")]["psnr"].mean()
+    assert sixbit["mean"] == pytest.approx(expected) and sixbit["low"] < expected < sixbit["high"]
+    assert sixbit["cost"] == 7.0 and sixbit["runs"] == 8 and sixbit["ours"]
+    assert "fp16" not in set(found.table["method"]) and found.reference[0] == 13.0
+
+
+def test_unbeaten_looks_at_peers_only(rows):
+    found = points.points(points.Sweep(rows), "psnr", "seconds")
+    good = dict(zip(found.table["method"] + found.table["setting"], points.unbeaten(found), strict=True))
+    assert good["sixbit{}"]
+    # 29 dB in 6 s: a peer reaches 30 dB in 5.5 s.
+    assert not good['sixbit{"tdc_threshold":0.2}']
+
+
+def test_unbeaten_knows_which_way_is_better(rows):
+    better_by_skipping = points.points(points.Sweep(rows), "psnr", "skipped")
+    table = better_by_skipping.table
+    best = table[table["skipped" if "skipped" in table else "cost"] == 0.5].index[0]
+    assert points.unbeaten(better_by_skipping)[best]
+
+
+def test_ablation_shows_each_preset_at_its_own_thresholds(rows):
+    table = points.Sweep(rows).ablation
+    assert table["method"].tolist() == ["fp16", "sixbit"] and table["setting"].tolist() == ["{}", "{}"]
+
+
+def test_policy_of_a_point_is_its_preset_with_its_changes():
+    assert points.policy_of("sixbit", '{"tdc_threshold":0.2}') == Policy.from_dict(
+        {**PRESETS["sixbit"].to_dict(), "tdc_threshold": 0.2}
+    )
+    assert points.policy_of("taylorseer", "{}") is None
+    assert points.policy_of("sixbit", '{"tdc_threshold":"x"}') is None and points.policy_of("sixbit", "{") is None
+
+
+@pytest.mark.parametrize("lang", ["en", "zh-CN"])
+@pytest.mark.parametrize("quality", points.QUALITIES)
+@pytest.mark.parametrize("cost", points.COSTS)
+def test_the_page_is_whole_for_every_choice(rows, lang, quality, cost):
+    view = page.page(points.Sweep(rows), [], lang, {"quality": quality, "cost": cost})
+    json.dumps(view, allow_nan=False)
+    assert len(view["frontier"]["figure"]["data"]) == 2
+    assert len(view["frontier"]["dots"]) == len(view["frontier"]["table"]["rows"]) == 4
+
+
+def test_every_dot_of_ours_opens_in_the_lab_and_a_peers_does_not(rows):
+    view = page.page(points.Sweep(rows), [], "en", {})
+    found = points.points(points.Sweep(rows), "psnr", "seconds").table
+    for method, dot in zip(found["method"], view["frontier"]["dots"], strict=True):
+        assert (dot is not None) == (method in PRESETS)
+    figure = view["frontier"]["figure"]
+    for trace in figure["data"]:
+        for index, y in zip(trace["customdata"], trace["y"], strict=True):
+            assert found.loc[index, "mean"] == pytest.approx(y, abs=1e-4)
+
+
+def test_without_measurements_there_are_titles_and_sentences(tmp_path):
+    sweep = points.Sweep(points.read(tmp_path / "no.parquet"))
+    view = page.page(sweep, speed.read(tmp_path), "en", {})
+    assert "not been run yet" in view["frontier"]["lead"] and view["frontier"]["figure"]["data"] == []
+    assert view["frontier"]["figure"]["layout"]["annotations"][0]["text"] == "Not measured yet"
+    assert view["ablation"]["rows"] == [] and view["speed_missing"] and view["frontier"]["verdict"] == ""
+
+
+def test_a_foreign_file_is_no_sweep(tmp_path):
+    (tmp_path / "frontier.parquet").write_bytes(b"no")
+    assert points.read(tmp_path / "frontier.parquet").empty
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "frontier.parquet")
+    assert points.read(tmp_path / "frontier.parquet").empty
+
+
+def test_a_sweep_survives_the_round_trip(rows, tmp_path):
+    rows.to_parquet(tmp_path / "frontier.parquet")
+    assert len(points.read(tmp_path / "frontier.parquet")) == len(rows)
+
+
+def test_names_from_a_file_show_as_text(rows):
+    rows = pd.concat([rows, pd.DataFrame([row(HOSTILE, json.dumps({HOSTILE: HOSTILE}))])])
+    view = page.page(points.Sweep(rows), [], "en", {})
+    assert "<script" not in json.dumps({**view, "notes": []}).replace("\\u003c", "<")
+
+
+def test_benchmarks_are_read_with_their_speedup(tmp_path):
+    (tmp_path / "cogvideox-5b.csv").write_text(
+        "method,skipped,seconds_per_step,peak_gb,weights_gb,cache_gb,bits,bits_computed,device,commit\n"
+        "stock,0,1.8,14.3,11.5,0,16,16,H200,abc\nint8_tdc,0.38,0.9,5.4,3.3,4.6,5,8,H200,abc\n"
+    )
+    (tmp_path / "broken.csv").write_text("a,b\n1,2\n")
+    (found,) = speed.read(tmp_path)
+    assert found.model == "cogvideox-5b" and found.device == "H200" and found.rows["faster"].tolist() == [1.0, 2.0]
+    view = page.page(points.Sweep(points.read(tmp_path / "x")), [found], "zh-CN", {})
+    assert view["speed"][0]["rows"][1][3]["text"].startswith("2.00") and not view["speed_missing"]
+
+
+def test_benchmarks_without_a_baseline_claim_no_speedup(tmp_path):
+    (tmp_path / "m.csv").write_text("method,seconds_per_step\nint8_tdc,0.9\n")
+    (found,) = speed.read(tmp_path)
+    view = page.page(points.Sweep(points.read(tmp_path / "x")), [found], "en", {})
+    assert [cell["text"] for cell in view["speed"][0]["rows"][0]][2:5] == ["0.900", "–", "–"]
+
+
+def test_the_figure_is_a_figure(rows):
+    go = pytest.importorskip("plotly.graph_objects")
+    found = points.points(points.Sweep(rows), "prompt_accuracy", "skipped")
+    words = dict.fromkeys(("quality", "cost", "better", "empty"), "w")
+    figure = compare_frontier.frontier(found, dict.fromkeys(found.table["method"], "m"), words)
+    assert len(go.Figure(figure).data) == 2 and figure["layout"]["shapes"]
