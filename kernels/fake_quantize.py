@@ -26,13 +26,16 @@ _LANES = 32
 _ELEMENTS_PER_THREAD = 1 << 16
 
 
-def fake_quantize_int8(tokens: torch.Tensor, block: int) -> torch.Tensor:
-    """Float tokens (M, K) -> rotated, rounded to INT8 codes and scaled back, float32 (M, K)."""
+def fake_quantize_int8(tokens: torch.Tensor, block: int, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Float tokens (M, K) -> rotated, rounded to INT8 codes and scaled back, float32 (M, K).
+
+    out: memory that may be used for the result, float32 (M, K), contiguous.
+    """
     check_block(tokens.shape[1], block)
     loops = _loops_for(tokens)
     if loops is None:
         return fake_quantize_int8_torch(tokens, block)
-    return _share_rows(loops.quantize_rows, tokens, block, False)
+    return _share_rows(loops.quantize_rows, tokens, block, False, out=out)
 
 
 def fake_quantize_int8_torch(tokens: torch.Tensor, block: int) -> torch.Tensor:
@@ -41,13 +44,18 @@ def fake_quantize_int8_torch(tokens: torch.Tensor, block: int) -> torch.Tensor:
     return values.mul_(token_scale[:, None])
 
 
-def fake_quantize_nvfp4(tokens: torch.Tensor, block: int, four_over_six: bool = False) -> torch.Tensor:
-    """Float tokens (M, K) -> rotated, rounded to NVFP4 and scaled back, float32 (M, K)."""
+def fake_quantize_nvfp4(
+    tokens: torch.Tensor, block: int, four_over_six: bool = False, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Float tokens (M, K) -> rotated, rounded to NVFP4 and scaled back, float32 (M, K).
+
+    out: memory that may be used for the result, float32 (M, K), contiguous.
+    """
     check_block(tokens.shape[1], block)
     loops = None if four_over_six else _loops_for(tokens)
     if loops is None:
         return fake_quantize_nvfp4_torch(tokens, block, four_over_six)
-    return _share_rows(loops.quantize_rows, tokens, block, True)
+    return _share_rows(loops.quantize_rows, tokens, block, True, out=out)
 
 
 def fake_quantize_nvfp4_torch(tokens: torch.Tensor, block: int, four_over_six: bool = False) -> torch.Tensor:
@@ -91,10 +99,12 @@ def _import_loops() -> ModuleType | None:
     return cpu_loops
 
 
-def _share_rows(rows: Callable[..., None], tokens: torch.Tensor, *how: int | bool) -> torch.Tensor:
+def _share_rows(
+    rows: Callable[..., None], tokens: torch.Tensor, *how: int | bool, out: torch.Tensor | None
+) -> torch.Tensor:
     """Run `rows(x, out, *how, start, stop)` over all tokens, shared among PyTorch's number of threads."""
     tokens = tokens.detach().to(torch.float32).contiguous()
-    result = torch.empty_like(tokens)
+    result = torch.empty_like(tokens) if out is None else out
     arrays = tokens.numpy(), result.numpy()
     count, size = tokens.shape
     parts = max(1, min(torch.get_num_threads(), count * size // _ELEMENTS_PER_THREAD, count // (2 * _LANES)))

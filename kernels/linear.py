@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 import torch.nn.functional as F
 
@@ -17,6 +19,12 @@ from kernels.quantize_nvfp4 import quantize_nvfp4
 from kernels.scaled_output import check_inner
 from kernels.weights import PackedWeight, dequantize_weight, int8_weight, unpack_weight
 from kernels.workspace import Workspace
+
+# Quantized tokens pass through memory of this many float32 values on their way to the product: it
+# stays in the cache and in the process, where fresh memory would cost more than the quantization.
+_STRIP = 1 << 18
+_LANES = 32
+_scratch = threading.local()
 
 PRECISIONS = ("nvfp4", "int8", "w4a16")
 
@@ -83,15 +91,31 @@ def _on_cpu(
     fast_bf16 = x.dtype == torch.bfloat16 and target.probe("cpu").native_bf16
     dtype = torch.bfloat16 if fast_bf16 else torch.float32
     weight = _float_weight(packed, precision, dtype, workspace)
-    tokens = as_tokens(x)
+    bias = None if bias is None else bias.detach().to(dtype)
+    tokens = as_tokens(x).detach()
     if precision == "w4a16":
-        values = tokens
-    elif precision == "int8":
-        values = fake_quantize_int8(tokens, packed.hadamard)
+        y = F.linear(tokens.to(dtype), weight, bias)
     else:
-        values = fake_quantize_nvfp4(tokens, packed.hadamard, four_over_six)
-    bias = None if bias is None else bias.to(dtype)
-    return F.linear(values.to(dtype), weight, bias).to(x.dtype).view(*x.shape[:-1], packed.shape[0])
+        y = torch.empty(len(tokens), packed.shape[0], dtype=dtype)
+        step = max(_LANES, _STRIP // max(1, packed.shape[1]) // _LANES * _LANES)
+        for start in range(0, len(tokens), step):
+            part = slice(start, min(start + step, len(tokens)))
+            values = _fake_quantized(tokens[part], packed.hadamard, precision, four_over_six).to(dtype)
+            if bias is None:
+                torch.mm(values, weight.T, out=y[part])
+            else:
+                torch.addmm(bias, values, weight.T, out=y[part])
+    return y.to(x.dtype).view(*x.shape[:-1], packed.shape[0])
+
+
+def _fake_quantized(tokens: torch.Tensor, block: int, precision: str, four_over_six: bool) -> torch.Tensor:
+    held = getattr(_scratch, "values", None)
+    if held is None or held.numel() < tokens.numel():
+        held = _scratch.values = torch.empty(max(_STRIP, tokens.numel()))
+    out = held[: tokens.numel()].view(tokens.shape)
+    if precision == "int8":
+        return fake_quantize_int8(tokens, block, out)
+    return fake_quantize_nvfp4(tokens, block, four_over_six, out)
 
 
 def _float_weight(
