@@ -117,7 +117,7 @@ _TYPES = {
     "x": "*bf16", "gain": "*fp32", "offset": "*fp32", **STORE_TYPES, "tokens": "i32",
     "total": "i32", "first": "i32", "x_batch": "i64", "x_token": "i64", "eps": "fp32",
 }
-_ROW = {"CHANNELS": 3072, "WIDTH": 1024, "CHUNKS": 3}
+_ROW = {"CHANNELS": 512, "WIDTH": 256, "CHUNKS": 2}
 _AFFINE_TYPES = {
     **dict.fromkeys(("weight", "bias", "shift", "scale"), "*bf16"), "gain": "*fp32",
     "offset": "*fp32", "channels": "i32", "shift_batch": "i64", "scale_batch": "i64",

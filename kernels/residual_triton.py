@@ -153,7 +153,7 @@ def apply_delta_triton(x, cached):
     return y
 
 
-_ROW = {"CHANNELS": 3072, "WIDTH": 1024, "CHUNKS": 3}
+_ROW = {"CHANNELS": 512, "WIDTH": 256, "CHUNKS": 2}
 _STREAMS = {"x": "*bf16", "y": "*bf16"}
 _STRIDES = dict.fromkeys(("x_batch", "x_token"), "i64")
 _DELTA = {

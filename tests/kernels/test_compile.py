@@ -1,0 +1,88 @@
+"""Every Triton kernel compiled for cards that are not here, and read for the instructions that matter.
+
+Triton and its assembler need no GPU, so the native Blackwell path is checked by what it emits even
+though none was at hand. Small tiles: the point is that each kernel compiles and what it compiles to.
+"""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+triton = pytest.importorskip("triton")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from kernels import linear_w4a4_triton, scaled_matmul_triton  # noqa: E402
+from kernels.target import interpreting  # noqa: E402
+
+CAPABILITIES = (80, 86, 89, 90, 100, 120)
+MODULES = sorted(path.stem for path in Path(scaled_matmul_triton.__file__).parent.glob("*_triton.py"))
+pytestmark = pytest.mark.skipif(interpreting(), reason="the interpreter replaces the compiler")
+
+
+def ptx_of(case, capability):
+    """The PTX of one (kernel, signature, constants, options); pointers and 64-bit strides aligned."""
+    kernel, signature, constants, options = case
+    place = kernel.arg_names.index
+    aligned = [name for name, kind in signature.items() if kind.startswith("*") or kind == "i64"]
+    source = ASTSource(
+        fn=kernel,
+        signature={**signature, **dict.fromkeys(constants, "constexpr")},
+        constexprs={(place(name),): value for name, value in constants.items()},
+        attrs={(place(name),): [["tt.divisibility", 16]] for name in aligned},
+    )
+    options = {name: value for name, value in options.items() if name != "min_cc"}
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options).asm["ptx"]
+
+
+def cases(module):
+    """(case, lowest capability) of a module: `min_cc` in the options, or a list of its own."""
+    loaded = importlib.import_module(f"kernels.{module}")
+    for name, lowest in (("COMPILE_CASES", 80), ("COMPILE_CASES_TMA", 90), ("COMPILE_CASES_BLACKWELL", 100)):
+        for case in getattr(loaded, name, []):
+            yield case, case[3].get("min_cc", lowest)
+
+
+def test_every_kernel_has_a_case():
+    for module in MODULES:
+        loaded = importlib.import_module(f"kernels.{module}")
+        kernels = {name for name in vars(loaded) if name.startswith("_") and name.endswith("_kernel")}
+        covered = {case[0].__name__ for case, _ in cases(module)}
+        own = {name for name in kernels if vars(loaded)[name].__module__ == loaded.__name__}
+        assert own <= covered, f"{module} compiles {sorted(covered)} but defines {sorted(own)}"
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+@pytest.mark.parametrize("module", MODULES)
+def test_compiles(module, capability):
+    for case, lowest in cases(module):
+        if capability >= lowest:
+            ptx = ptx_of(case, capability)
+            assert f".target sm_{capability}" in ptx
+            if capability < 89:
+                assert "e4m3" not in ptx, "no E4M3 type before compute capability 8.9"
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_int8_product_uses_int8_tensor_cores(capability):
+    ptx = ptx_of(scaled_matmul_triton.COMPILE_CASES[0], capability)
+    wanted = {
+        90: r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k32\.s32\.s8\.s8",
+        100: r"tcgen05\.mma\S*kind::i8|mma\.sync\.aligned\.m16n8k32\S*\.s32\.s8\.s8\.s32",
+    }.get(capability, r"mma\.sync\.aligned\.m16n8k\d+\S*\.s32\.s8\.s8\.s32")
+    assert re.search(wanted, ptx)
+
+
+def test_tensor_memory_accelerator_feeds_hopper():
+    ptx = ptx_of(scaled_matmul_triton.COMPILE_CASES_TMA[0], 90)
+    assert "cp.async.bulk.tensor" in ptx and "wgmma.mma_async" in ptx
+
+
+@pytest.mark.parametrize(("capability", "instruction"), [(100, "tcgen05.mma"), (120, "mma.sync")])
+def test_nvfp4_product_is_native_on_blackwell(capability, instruction):
+    ptx = ptx_of(linear_w4a4_triton.COMPILE_CASES_BLACKWELL[0], capability)
+    lines = [line for line in ptx.splitlines() if "kind::mxf4nvf4" in line]
+    assert lines and all(instruction in line for line in lines)
