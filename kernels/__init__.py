@@ -12,7 +12,15 @@ from kernels.linear_w4a8 import linear_w4a8
 from kernels.linear_w4a16 import linear_w4a16
 from kernels.quantize_int8 import quantize_int8
 from kernels.quantize_nvfp4 import quantize_nvfp4
-from kernels.weights import PackedWeight, concat_packed, dequantize_weight, int8_weight, pack_weight, packed_nbytes, unpack_weight
+from kernels.weights import (
+    PackedWeight,
+    concat_packed,
+    dequantize_weight,
+    int8_weight,
+    pack_weight,
+    packed_nbytes,
+    unpack_weight,
+)
 from kernels.workspace import Workspace
 
 __all__ = [

@@ -7,7 +7,8 @@ import torch
 from kernels import target
 from kernels.activations import LARGEST_ROW, Int8Activation, as_tokens, token_stats
 from kernels.formats import INT8_MAX, SMALLEST_AMAX
-from kernels.hadamard import check_block, hadamard as rotate
+from kernels.hadamard import check_block
+from kernels.hadamard import hadamard as rotate
 
 
 def quantize_int8(x: torch.Tensor, hadamard: int = 1) -> Int8Activation:

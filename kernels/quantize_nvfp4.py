@@ -24,7 +24,8 @@ from kernels.formats import (
     pack_nibbles,
     round_e2m1,
 )
-from kernels.hadamard import check_block, hadamard as rotate
+from kernels.hadamard import check_block
+from kernels.hadamard import hadamard as rotate
 
 
 def quantize_nvfp4(x: torch.Tensor, hadamard: int = 1, four_over_six: bool = False) -> Nvfp4Activation:

@@ -169,7 +169,7 @@ _PREDICATED = {**_FLAGS, "HAS_PREDICATE": True}
 _BF16 = {**_TYPES, "a": "*bf16", "b": "*bf16"}
 _BF16_FLAGS = {**_FLAGS, "INT8": False, "BK": 32}
 _TMA_TYPES = {**_TYPES, "a": "tensordesc<i8[128, 128]>", "b": "tensordesc<i8[256, 128]>"}
-_TMA_FLAGS = {**_FLAGS, "TMA": True, "PERSISTENT": True, "BN": 256, "BK": 128}
+_TMA_FLAGS = {**_PREDICATED, "TMA": True, "PERSISTENT": True, "BN": 256, "BK": 128}
 COMPILE_CASES = [
     (_scaled_matmul_kernel, _TYPES, _PREDICATED, {"num_warps": 8, "num_stages": 3}),
     (_scaled_matmul_kernel, _BF16, _BF16_FLAGS, {"num_warps": 8, "num_stages": 3}),
