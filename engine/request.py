@@ -184,11 +184,13 @@ def _check_size(pipe, accepted: Mapping, height, width, frames, inputs: Mapping)
     low, high = LIMITS["frames"]
     if not isinstance(frames, Integral) or isinstance(frames, bool) or not low <= frames <= high:
         raise ValueError(f"frames must be a whole number from {low} to {high:,}; got {shown(frames)}.")
-    if (frames - 1) % temporal:
-        below = (frames - 1) // temporal * temporal + 1
+    # CogVideoX's decoder takes latent frames in pairs after the first; an even number of them comes out too long.
+    grid = 2 * temporal if cog else temporal
+    if (frames - 1) % grid:
+        below = (frames - 1) // grid * grid + 1
         raise ValueError(
-            f"This model makes 1, {temporal + 1}, {2 * temporal + 1}, … frames ({temporal}·n + 1); got {frames}. "
-            f"The nearest are {below} and {below + temporal}."
+            f"This model makes 1, {grid + 1}, {2 * grid + 1}, … frames ({grid}·n + 1); got {frames}. "
+            f"The nearest are {below} and {below + grid}."
         )
     return height, width, int(frames)
 

@@ -89,7 +89,7 @@ def test_the_run_waits_for_its_consumer_and_waiting_is_not_counted(cog):
 
 def test_closing_stops_within_a_step_and_the_next_run_is_clean(cog):
     clean = finished(generate(cog, pipelines.PROMPT, policy=Policy(), **SETTINGS)).frames
-    run = generate(cog, pipelines.PROMPT, policy=Policy(), **{**SETTINGS, "frames": 13})
+    run = generate(cog, pipelines.PROMPT, policy=Policy(), **{**SETTINGS, "frames": 17})
     next(run), next(run)
     run.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "sixbit-run"]
@@ -127,7 +127,7 @@ def test_steps_size_and_guidance_may_change_from_run_to_run(cog):
     """50 → 20 steps, another size, guidance 6 → 1 → 6, in one process: each equals a fresh pipeline."""
     policy = Policy(error_threshold=0.2, warmup_steps=1)
     plans = [
-        dict(steps=6, guidance=6.0), dict(steps=3, guidance=6.0), dict(steps=4, guidance=1.0, height=48, frames=5),
+        dict(steps=6, guidance=6.0), dict(steps=3, guidance=6.0), dict(steps=4, guidance=1.0, height=48, frames=17),
         dict(steps=6, guidance=6.0),
     ]  # fmt: skip
     for plan in plans:
@@ -164,8 +164,9 @@ def test_an_error_of_the_run_comes_out_and_leaves_nothing_behind(cog, monkeypatc
         (dict(height=488), "height must be a multiple of 16 .* got 488. The nearest are 480 and 496"),
         (dict(width=-16), "width must be a multiple of 16"),
         (dict(width=10**9), "width must be a multiple of 16"),
-        (dict(frames=48), r"1, 5, 9, … frames .* got 48. The nearest are 45 and 49"),
-        (dict(frames=16), "nearest are 13 and 17"),
+        (dict(frames=48), r"1, 9, 17, … frames .* got 48. The nearest are 41 and 49"),
+        (dict(frames=16), "nearest are 9 and 17"),
+        (dict(frames=5), "nearest are 1 and 9"),
         (dict(frames=0), "frames must be a whole number"),
         (dict(frames=2.5), "frames must be a whole number"),
         (dict(steps=0), "steps must be a whole number from 1 to 1,000; got 0"),

@@ -1,0 +1,155 @@
+"""The command line: arguments in, one sentence out when something is wrong, never a traceback.
+
+    python -m engine generate --prompt "…" --policy sixbit --seed 5 --out out.mp4 --trace run.parquet
+    python -m engine compare            every preset, one table
+    python -m engine calibrate          fit the predictor
+    python -m engine quantize SRC DST   write a packed checkpoint
+    python -m engine tune               find thresholds
+
+Exit codes: 0 done, 2 for a request or a model that cannot be served, 1 for anything unforeseen, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+from engine.settings import PRESETS, Policy
+
+EMBEDDED = Path(__file__).resolve().parent.parent / "assets" / "tiny"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    given = _parser().parse_args(argv)
+    # Deprecations inside the libraries are nothing that a person at this prompt could act on.
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    from engine import commands
+
+    try:
+        return getattr(commands, given.command)(given) or 0
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output is gone; Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, RuntimeError, OSError, ImportError) as error:
+        print(f"error: {_sentence(error)}", file=sys.stderr)
+        return 2
+    # Whatever else a library raises, a person gets a sentence and a way to see more.
+    except Exception as error:
+        if os.environ.get("SIXBIT_DEBUG"):
+            raise
+        print(
+            f"error: unexpected {type(error).__name__}: {_sentence(error)} (set SIXBIT_DEBUG=1 for the details)",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def read_policy(given) -> Policy:
+    """--policy (a preset's name or a JSON file) with every --set FIELD=VALUE applied. Raises PolicyError."""
+    name = given.policy
+    policy = Policy.preset(name) if name in PRESETS or not name.endswith(".json") else Policy.load(name)
+    kinds = {field.name: type(getattr(Policy(), field.name)) for field in fields(Policy)}
+    for change in given.set or ():
+        field, found, text = change.partition("=")
+        if not found or field not in kinds:
+            raise ValueError(f"--set expects FIELD=VALUE with a field of {', '.join(kinds)}; got {change[:60]!r}.")
+        policy = replace(policy, **{field: _value(text)})
+    return policy
+
+
+def _value(text: str):
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _sentence(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename or 'a file'}: {error.strerror}"
+    return text if len(text) <= 1200 else text[:1197] + "…"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m engine", description="Mixed-precision, cached and purified video diffusion, every decision recorded."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("generate", help="make one video")
+    _model(run)
+    run.add_argument("--prompt", required=True, help="what the video shows")
+    run.add_argument("--negative-prompt", help="what it should not show (takes effect at guidance above 1)")
+    run.add_argument("--policy", default="sixbit", metavar="PRESET|FILE", help=f"{', '.join(PRESETS)}, or a policy as JSON")
+    run.add_argument("--set", action="append", metavar="FIELD=VALUE", help="change one field of the policy")
+    run.add_argument("--seed", type=int, help="whole number from 0; random and told if left out")
+    _settings(run)
+    run.add_argument("--height", type=int, help="pixels")
+    run.add_argument("--width", type=int, help="pixels")
+    run.add_argument("--frames", type=int)
+    run.add_argument("--out", type=Path, default=Path("out.mp4"), help="the video (default: out.mp4)")
+    run.add_argument("--trace", type=Path, help="also write every decision, as Parquet")
+    run.add_argument("--probe", action="store_true", help="measure every signal (several times slower)")
+
+    table = commands.add_parser("compare", help="run every preset, print one table")
+    _model(table)
+    table.add_argument("--prompt", action="append", help="may be given several times; default: drawn from the small model's words")
+    table.add_argument("--prompts", type=int, default=4, metavar="N", help="how many to draw (default: 4)")
+    table.add_argument("--presets", nargs="+", default=list(PRESETS), choices=list(PRESETS), metavar="PRESET")
+    table.add_argument("--seed", type=int, default=0)
+    _settings(table)
+    table.add_argument("--csv", type=Path, help="also write one row per run")
+
+    fit = commands.add_parser("calibrate", help="fit the predictor of the NVFP4 error")
+    _model(fit)
+    fit.add_argument("--prompt", action="append", help="may be given several times")
+    fit.add_argument("--prompts", type=int, default=8, metavar="N", help="how many to draw (default: 8)")
+    fit.add_argument("--seed", type=int, default=1000)
+    _settings(fit)
+    fit.add_argument("--out", type=Path, help="where to write it; default: the user's cache, where attach finds it")
+
+    pack = commands.add_parser("quantize", help="write a packed checkpoint that never needs the 16-bit weights")
+    pack.add_argument("src", metavar="SRC", help="a diffusers folder or hub id")
+    pack.add_argument("dst", metavar="DST", type=Path, help="a new folder")
+    pack.add_argument("--adaln", choices=("w4a16", "stock"), default="w4a16", help="pack the AdaLN linears too (default) or not")
+
+    seek = commands.add_parser("tune", help="find the thresholds that keep a share of the quality")
+    _model(seek)
+    seek.add_argument("--prompt", action="append", help="may be given several times")
+    seek.add_argument("--prompts", type=int, default=2, metavar="N", help="how many to draw (default: 2)")
+    seek.add_argument("--keep-quality", type=float, default=0.98, help="share of the SSIM to keep (default: 0.98)")
+    seek.add_argument("--objective", choices=("bits", "seconds"), default="bits")
+    seek.add_argument("--policy", default="sixbit", metavar="PRESET|FILE", help="where the other settings come from")
+    seek.add_argument("--set", action="append", metavar="FIELD=VALUE", help="change one field of it")
+    seek.add_argument("--seed", type=int, default=0)
+    _settings(seek)
+    seek.add_argument("--out", type=Path, default=Path("policy.json"), help="the policy (default: policy.json)")
+    return parser
+
+
+def _model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default=str(EMBEDDED), help="a diffusers folder, packed checkpoint or hub id (default: the small model)")
+    parser.add_argument("--device", help="cuda, cuda:1, cpu (default: what is there)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what the hardware computes natively")
+
+
+def _settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--steps", type=int, help="denoising steps (default: the model's own)")
+    parser.add_argument("--guidance", type=float, help="guidance scale (default: the model's own)")

@@ -1,0 +1,177 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine import Policy, Trace
+from engine.cli import main, read_policy
+from engine.compare import COLUMNS, sample_prompts, summary
+from engine.records import Calibration
+from engine.video import read_mp4
+from engine.vocabulary import parse
+from tests import pipelines
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "cog"
+    pipelines.cogvideox().save_pretrained(folder)
+    return str(folder)
+
+
+def generate(model, folder, *more):
+    return main([
+        "generate", "--model", model, "--prompt", pipelines.PROMPT, "--steps", "2", "--frames", "9",
+        "--out", str(folder / "out.mp4"), *more,
+    ])  # fmt: skip
+
+
+def test_generate_writes_a_video_and_a_trace_that_load(model, tmp_path, capsys):
+    assert generate(model, tmp_path, "--seed", "5", "--trace", str(tmp_path / "run.parquet")) == 0
+    frames, fps = read_mp4(tmp_path / "out.mp4")
+    assert frames.shape == (9, 32, 32, 3) and fps == 8
+    trace = Trace.load(tmp_path / "run.parquet")
+    assert trace.meta.seed == 5 and trace.meta.prompt == pipelines.PROMPT and len(trace.blocks) == 4
+    told = capsys.readouterr()
+    assert "seed 5, 2 steps" in told.out and "bits on average" in told.out and "0 blocks skipped, no gain" in told.out
+    assert "not calibrated" in told.err
+
+
+def test_the_same_seed_gives_the_same_file(model, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        assert generate(model, tmp_path / name, "--seed", "0", "--policy", "w4a8") == 0
+    assert np.array_equal(read_mp4(tmp_path / "a" / "out.mp4")[0], read_mp4(tmp_path / "b" / "out.mp4")[0])
+
+
+def test_a_policy_from_a_file_with_changed_fields(tmp_path):
+    class Given:
+        policy, set = str(tmp_path / "policy.json"), ["tdc_threshold=0.2", "pdr=false", "tuned_steps=none", "gap=none"]
+
+    Policy(max_skips=1, tuned_steps=30).save(Given.policy)
+    with pytest.raises(ValueError, match="gap must be one of"):
+        read_policy(Given)
+    Given.set = Given.set[:3]
+    assert read_policy(Given) == Policy(max_skips=1, tdc_threshold=0.2, pdr=False)
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--policy", "seven_bit"], "preset must be one of 'fp16'"),
+        (["--policy", "missing.json"], "no such file"),
+        (["--set", "speed=9"], "--set expects FIELD=VALUE"),
+        (["--set", "tdc_threshold=much"], "tdc_threshold must be a number"),
+        (["--out", "out.avi"], "ends in .mp4"),
+        (["--out", "no/such/folder/out.mp4"], "folder does not exist"),
+        (["--trace", "run.csv"], "ends in .parquet"),
+        (["--model", "no/such/folder/here"], "There is no folder"),
+        (["--height", "488"], "nearest are 480 and 496"),
+        (["--frames", "16"], "nearest are 9 and 17"),
+        (["--steps", "0"], "steps must be a whole number"),
+        (["--seed", "-1"], "seed must be a whole number"),
+        (["--device", "abacus"], "not available here"),
+        (["--prompt", ""], "prompt is empty"),
+    ],
+)
+def test_bad_requests_end_in_one_sentence(model, tmp_path, monkeypatch, capsys, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    assert generate(model, tmp_path, *arguments) == 2
+    told = capsys.readouterr().err
+    assert sentence in " ".join(told.split()) and "Traceback" not in told
+    assert not list(tmp_path.glob("*.mp4"))
+
+
+def test_anything_unforeseen_is_a_sentence_too(model, tmp_path, monkeypatch, capsys):
+    def broken(*args, **kwargs):
+        raise ZeroDivisionError("somewhere\ndeep")
+
+    monkeypatch.setattr("engine.stream.generate", broken)
+    assert generate(model, tmp_path) == 1
+    assert "unexpected ZeroDivisionError: somewhere deep" in " ".join(capsys.readouterr().err.split())
+
+
+def test_ctrl_c_stops_cleanly(model, tmp_path, monkeypatch, capsys):
+    from engine.stream import Step
+    from engine.stream import generate as real
+
+    def interrupted(*args, **kwargs):
+        for event in real(*args, **kwargs):
+            if isinstance(event, Step):
+                raise KeyboardInterrupt
+            yield event
+
+    monkeypatch.setattr("engine.stream.generate", interrupted)
+    assert generate(model, tmp_path) == 130
+    assert "nothing was written" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.mp4"))
+
+
+def test_compare_prints_every_preset_and_writes_rows(model, tmp_path, capsys):
+    rows = tmp_path / "rows.csv"
+    presets = ["fp16", "w4a8", "sixbit"]
+    arguments = ["--model", model, "--prompt", pipelines.PROMPT, "--steps", "4", "--csv", str(rows), "--presets", *presets]
+    assert main(["compare", *arguments]) == 0
+    table = pd.read_csv(rows)
+    assert list(table.columns) == list(COLUMNS) and list(table["preset"]) == presets
+    assert table["psnr"].iloc[0] == np.inf and np.isfinite(table["psnr"].iloc[1])
+    assert table["bits"].iloc[1] == 8 and np.isnan(table["packed_bytes"].iloc[0]) and table["packed_bytes"].iloc[1] > 0
+    told = capsys.readouterr().out
+    assert all(name in told for name in (*presets, "computed", "skipped", "purified", "predictor", "PSNR", "packed MB"))
+
+
+def test_summary_averages_and_keeps_losing_rows():
+    rows = [
+        {**dict.fromkeys(COLUMNS, 1.0), "preset": preset, "prompt": "p", "seconds": seconds, "psnr": psnr}
+        for preset, seconds, psnr in (("fp16", 2.0, np.inf), ("slow", 4.0, 20.0), ("slow", 4.0, np.inf))
+    ]
+    means = summary(rows).set_index("preset")
+    assert means.loc["slow", "speedup"] == 0.5 and means.loc["slow", "psnr"] == 60 and means.loc["fp16", "psnr"] == np.inf
+
+
+def test_sampled_prompts_are_the_small_models_language():
+    prompts = sample_prompts(6, seed=3)
+    assert prompts == sample_prompts(6, seed=3) and len(set(prompts)) == 6
+    assert [(scene.dialect, len(scene.objects)) for scene in map(parse, prompts[:3])] == [("plain", 1), ("scenic", 1), ("plain", 2)]
+
+
+def test_a_model_without_words_of_its_own_asks_for_a_prompt(model, capsys):
+    assert main(["compare", "--model", model]) == 2
+    assert "give at least one with --prompt" in capsys.readouterr().err
+
+
+def test_calibrate_then_the_predictor_decides(model, tmp_path, capsys):
+    out = tmp_path / "calibration.json"
+    arguments = ["--model", model, "--prompt", pipelines.PROMPT, "--steps", "4"]
+    assert main(["calibrate", *arguments, "--guidance", "3", "--out", str(out)]) == 0
+    found = Calibration.load(out)
+    assert found.steps == 4 and found.guidance == 3 and len(found.rows) == 8
+    assert "8 groups from 1 prompts at 4 steps" in capsys.readouterr().out
+    # Without --out it goes to the user's cache, where the next command finds it.
+    assert main(["calibrate", *arguments]) == 0
+    assert generate(model, tmp_path, "--steps", "4", "--policy", "dmpq", "--trace", str(tmp_path / "run.parquet")) == 0
+    assert Trace.load(tmp_path / "run.parquet").report.predictor_share == 0.75
+
+
+def test_quantize_then_generate_from_the_packed_folder(model, tmp_path, capsys):
+    assert main(["quantize", model, str(tmp_path / "packed")]) == 0
+    assert "MB of weights" in capsys.readouterr().out
+    assert generate(str(tmp_path / "packed"), tmp_path, "--policy", "w4a8") == 0
+    assert generate(str(tmp_path / "packed"), tmp_path, "--policy", "fp16") == 2
+    assert "16-bit weights, which were dropped" in " ".join(capsys.readouterr().err.split())
+    assert main(["quantize", model, str(tmp_path / "packed")]) == 2
+
+
+def test_help_is_quick_and_needs_no_torch():
+    code = "import sys; from engine.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "calibrate" in result.stdout
+
+
