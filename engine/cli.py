@@ -4,7 +4,7 @@
     python -m engine compare            every preset, one table
     python -m engine calibrate          fit the predictor
     python -m engine quantize SRC DST   write a packed checkpoint
-    python -m engine tune               find thresholds
+    python -m engine tune               find thresholds (with frontier and theory: `engine.cli_quality`)
 
 Exit codes: 0 done, 2 for a request or a model that cannot be served, 1 for anything unforeseen, 130 after Ctrl-C.
 """
@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
+from engine.cli_quality import add_parsers
 from engine.settings import PRESETS, Policy
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "assets" / "tiny"
@@ -33,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from engine import commands
 
     try:
-        return getattr(commands, given.command)(given) or 0
+        run = getattr(given, "run", None) or getattr(commands, given.command)
+        return run(given) or 0
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return 130
@@ -110,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
 
     table = commands.add_parser("compare", help="run every preset, print one table")
     _model(table)
-    table.add_argument("--prompt", action="append", help="may be given several times; default: drawn from the small model's words")
+    table.add_argument("--prompt", action="append", help="may be given several times; default: drawn at random")
     table.add_argument("--prompts", type=int, default=4, metavar="N", help="how many to draw (default: 4)")
     table.add_argument("--presets", nargs="+", default=list(PRESETS), choices=list(PRESETS), metavar="PRESET")
     table.add_argument("--seed", type=int, default=0)
@@ -130,24 +132,16 @@ def _parser() -> argparse.ArgumentParser:
     pack.add_argument("dst", metavar="DST", type=Path, help="a new folder")
     pack.add_argument("--adaln", choices=("w4a16", "stock"), default="w4a16", help="pack the AdaLN linears too (default) or not")
 
-    seek = commands.add_parser("tune", help="find the thresholds that keep a share of the quality")
-    _model(seek)
-    seek.add_argument("--prompt", action="append", help="may be given several times")
-    seek.add_argument("--prompts", type=int, default=2, metavar="N", help="how many to draw (default: 2)")
-    seek.add_argument("--keep-quality", type=float, default=0.98, help="share of the SSIM to keep (default: 0.98)")
-    seek.add_argument("--objective", choices=("bits", "seconds"), default="bits")
-    seek.add_argument("--policy", default="sixbit", metavar="PRESET|FILE", help="where the other settings come from")
-    seek.add_argument("--set", action="append", metavar="FIELD=VALUE", help="change one field of it")
-    seek.add_argument("--seed", type=int, default=0)
-    _settings(seek)
-    seek.add_argument("--out", type=Path, default=Path("policy.json"), help="the policy (default: policy.json)")
+    add_parsers(commands)
     return parser
 
 
 def _model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default=str(EMBEDDED), help="a diffusers folder, packed checkpoint or hub id (default: the small model)")
+    parser.add_argument(
+        "--model", default=str(EMBEDDED), help="a diffusers folder, packed checkpoint or hub id (default: the small one)"
+    )
     parser.add_argument("--device", help="cuda, cuda:1, cpu (default: what is there)")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what the hardware computes natively")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what the hardware does well")
 
 
 def _settings(parser: argparse.ArgumentParser) -> None:

@@ -95,8 +95,8 @@ def compare(given) -> int:
 
 def calibrate(given) -> int:
     """Fit the predictor and store it."""
-    from engine.calibrate import calibrate as fit
     from engine.calibrate import cache_path
+    from engine.calibrate import calibrate as fit
     from engine.request import EMBEDDED_DEFAULTS, is_embedded, text_length
 
     if given.out is not None:
@@ -141,33 +141,6 @@ def quantize(given) -> int:
         )
     size = sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
     Console().print(f"Wrote {folder} ({size / 1e6:,.1f} MB of weights).", markup=False, highlight=False, soft_wrap=True)
-    return 0
-
-
-def tune(given) -> int:
-    """Search thresholds, verify them, write the policy."""
-    from engine.tune import Progress as Word
-    from engine.tune import tune as search
-
-    policy = read_policy(given)
-    _check_target(given.out, ".json")
-    err, out = Console(stderr=True), Console()
-    found = None
-    with _bars(err, count=False) as bars:
-        pipe = _ready(given, bars)
-        task = bars.add_task("starting", total=1.0)
-        work = search(
-            pipe, _prompts(given, pipe), given.keep_quality, base=policy, objective=given.objective, steps=given.steps,
-            guidance=given.guidance, seed=given.seed,
-        )  # fmt: skip
-        for word in work:
-            if isinstance(word, Word):
-                bars.update(task, completed=word.done, description=word.message)
-            else:
-                found = word
-    found.policy.save(given.out)
-    out.print(found.message, markup=False, highlight=False, soft_wrap=True)
-    out.print(f"Wrote {given.out}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
@@ -217,10 +190,12 @@ def _told(given, policy: Policy, started, done) -> Iterator[str]:
     if policy.tdc and not done.trace.blocks["skipped"].any():
         yield "0 blocks skipped, no gain: the reuse tolerance never let a block reuse its change."
     kept, packed = done.memory["originals"], done.memory["packed"]
-    yield f"weights of the blocks: {packed / 1e6:,.1f} MB packed ({kept / 1e6:,.1f} MB in 16/32 bits); delta cache {done.memory['cache'] / 1e6:,.1f} MB"
+    cache = done.memory["cache"]
+    yield f"weights {packed / 1e6:,.1f} MB packed (originals {kept / 1e6:,.1f} MB), delta cache {cache / 1e6:,.1f} MB"
     reading = _reading(done.frames, given.prompt)
     if reading is not None:
-        wrong = [f"{name} of {'the scene' if thing == 'scene' else f'object {thing + 1}'}" for (thing, name), tick in reading.ticks.items() if not tick]
+        missed = [key for key, tick in reading.ticks.items() if not tick]
+        wrong = [name if thing == "scene" else f"{name} of object {thing + 1}" for thing, name in missed]
         yield f"read back: {reading}: " + ("all as asked" if not wrong else "not as asked: " + ", ".join(wrong))
     yield f"wrote {given.out}" + (f" and {given.trace}" if given.trace is not None else "")
 
@@ -236,7 +211,10 @@ def _reading(frames, prompt: str):
 
 def _table(means, prompts: int) -> Table:
     table = Table(title=f"Means over {prompts} prompts; PSNR and SSIM against fp16", title_justify="left")
-    heads = ("preset", "bits", "computed", "skipped", "purified", "predictor", "PSNR", "SSIM", "flicker", "right", "seconds", "speed", "packed MB")
+    heads = (
+        "preset", "bits", "computed", "skipped", "purified", "predictor", "PSNR", "SSIM", "flicker", "right", "seconds",
+        "speed", "packed MB",
+    )  # fmt: skip
     for head in heads:
         table.add_column(head, justify="left" if head == "preset" else "right", no_wrap=True)
     for row in means.itertuples():

@@ -32,9 +32,13 @@ def check_folder(folder: Path) -> dict[str, str]:
     Returns the class name by part ("transformer" → "CogVideoXTransformer3DModel"); raises LoadError.
     """
     if not folder.is_dir():
-        raise LoadError(f"There is no folder {shown(str(folder))}; give a diffusers pipeline folder or a hub id such as owner/name.")
+        raise LoadError(
+            f"There is no folder {shown(str(folder))}; give a diffusers pipeline folder or a hub id such as owner/name."
+        )
     if not (folder / INDEX).is_file():
-        raise LoadError(f"{shown(str(folder))} is no diffusers pipeline: it holds no {INDEX}; choose the folder that holds it.")
+        raise LoadError(
+            f"{shown(str(folder))} is no diffusers pipeline: it holds no {INDEX}; choose the folder that holds it."
+        )
     index = parse_object(read_text(folder / INDEX, "a pipeline index", error=LoadError), "a pipeline index", LoadError)
     name = index.get("_class_name")
     if name not in supported():

@@ -99,7 +99,8 @@ class Preview:
     """Draws x̂₀ for one pipeline: by its trained decoder, else by colours fitted once, else not at all."""
 
     def __init__(self, pipe, owner):
-        self._pipe, self._path, self._colours = pipe, cache_path(owner.model_hash).parent.parent / "previews" / f"{owner.model_hash}.npz", None
+        self._pipe, self._colours = pipe, None
+        self._path = cache_path(owner.model_hash).parent.parent / "previews" / f"{owner.model_hash}.npz"
         folder = Path(str(getattr(owner.pipe, "name_or_path", "") or "")) / "preview"
         self._folder = str(folder) if (folder / "config.json").is_file() else None
         if self._folder is None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.folder import PACKED, LoadError, check_folder, check_weights
 from engine.files import shown
+from engine.folder import PACKED, LoadError, check_folder, check_weights
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]
@@ -107,8 +107,8 @@ def _assemble(folder: Path, parts: dict[str, str], dtype, **ready):
     import diffusers
     import torch
 
-    from engine.folder import INDEX
     from engine.files import parse_object, read_text
+    from engine.folder import INDEX
 
     name = parse_object(read_text(folder / INDEX, "a pipeline index"), "a pipeline index")["_class_name"]
     # Wan's autoencoder loses colour below float32; its other parts do not.

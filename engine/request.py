@@ -201,7 +201,9 @@ def _side(name: str, value, multiple: int) -> int:
         near = ""
         if isinstance(value, Integral) and not isinstance(value, bool) and multiple <= value <= high:
             near = f" The nearest are {value // multiple * multiple} and {value // multiple * multiple + multiple}."
-        raise ValueError(f"{name} must be a multiple of {multiple} from {max(low, multiple)} to {high:,}; got {shown(value)}.{near}")
+        raise ValueError(
+            f"{name} must be a multiple of {multiple} from {max(low, multiple)} to {high:,}; got {shown(value)}.{near}"
+        )
     return int(value)
 
 

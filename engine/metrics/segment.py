@@ -115,8 +115,10 @@ def segment(pixels: np.ndarray, picture: np.ndarray, scenic: bool) -> list[Blob]
     masks = np.zeros((len(present), frames, height, width), bool)
     open_kernel = np.ones((2, 2), np.uint8)
     for frame in range(frames):
-        seeds = np.stack([cv2.morphologyEx((sure[frame] == index).astype(np.uint8), cv2.MORPH_OPEN, open_kernel) for index in present])
-        gaps = np.stack([cv2.distanceTransform(1 - seed, cv2.DIST_L2, 3) if seed.any() else np.full((height, width), 1e9) for seed in seeds])
+        labels = [(sure[frame] == index).astype(np.uint8) for index in present]
+        seeds = [cv2.morphologyEx(label, cv2.MORPH_OPEN, open_kernel) for label in labels]
+        nowhere = np.full((height, width), 1e9)
+        gaps = np.stack([cv2.distanceTransform(1 - s, cv2.DIST_L2, 3) if s.any() else nowhere for s in seeds])
         closest = gaps.argmin(0)
         for slot in range(len(present)):
             masks[slot, frame] = foreground[frame] & (closest == slot) & (gaps[slot] < RIM)
@@ -151,8 +153,9 @@ def _parts(mask: np.ndarray) -> list[np.ndarray]:
     for frame in mask:
         closed = cv2.morphologyEx(frame.astype(np.uint8), cv2.MORPH_CLOSE, np.ones((3, 3), np.uint8))
         _, labels, stats, centres = cv2.connectedComponentsWithStats(closed, connectivity=4)
-        order = [label for label in stats[1:, cv2.CC_STAT_AREA].argsort()[::-1] + 1 if stats[label, cv2.CC_STAT_AREA] > FEWEST_PIXELS]
-        pieces.append([(labels == label, centres[label], stats[label, cv2.CC_STAT_AREA]) for label in order[:2]])
+        areas = stats[:, cv2.CC_STAT_AREA]
+        order = [label for label in areas[1:].argsort()[::-1] + 1 if areas[label] > FEWEST_PIXELS]
+        pieces.append([(labels == label, centres[label], areas[label]) for label in order[:2]])
     paired = [found for found in pieces if len(found) == 2 and found[1][2] > 3 * FEWEST_PIXELS]
     if len(paired) < 0.6 * len(mask):
         return [np.stack([found[0][0] if found else np.zeros(mask.shape[1:], bool) for found in pieces])]

@@ -53,7 +53,7 @@ def test_the_cpu_without_native_bfloat16_gets_float32(saved, monkeypatch):
 
     real = target.probe("cpu")
     for native, expected in ((False, torch.float32), (True, torch.bfloat16)):
-        monkeypatch.setattr(target, "probe", lambda device: real._replace(native_bf16=native))
+        monkeypatch.setattr(target, "probe", lambda device, native=native: real._replace(native_bf16=native))
         assert load(saved[0], device="cpu").transformer.dtype == expected
 
 
