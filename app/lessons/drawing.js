@@ -19,7 +19,8 @@ function themed(value) {
 }
 
 async function drawPlot(canvas, figure) {
-  const plotly = await library();
+  let plotly;
+  try { plotly = await library(); } catch (problem) { tell(props.trouble[state.lang]); return; }
   if (!canvas.isConnected) return;
   const spec = themed(figure.spec);
   const layout = spec.layout;
@@ -62,7 +63,7 @@ function library() {
     const script = document.createElement('script');
     script.src = lab.file(props.plotly);
     script.onload = () => found(window.Plotly);
-    script.onerror = () => lost(new Error('plotly'));
+    script.onerror = () => { lab.plotly = null; lost(new Error('plotly')); };
     document.head.append(script);
   }));
 }

@@ -15,12 +15,16 @@ async function ask() {
     const view = await server.open_lesson({ lesson: state.lesson, lang: state.lang, controls: state.controls });
     if (view.lesson === state.lesson && view.lang === state.lang) { state.view = view; show(view); }
   } catch (problem) {
-    const line = root.querySelector('.l-trouble') || root.appendChild(el('p', 'l-trouble'));
-    line.textContent = props.trouble[state.lang];
+    tell(props.trouble[state.lang]);
   } finally {
     flying = false;
     if (waiting) { waiting = false; ask(); }
   }
+}
+
+function tell(sentence) {
+  const line = root.querySelector('.l-trouble') || root.appendChild(el('p', 'l-trouble'));
+  line.textContent = sentence;
 }
 
 function go(lesson) {
