@@ -12,6 +12,7 @@ because `save_pretrained` writes its name. Everything that a run changes lies in
 from __future__ import annotations
 
 import inspect
+import warnings
 from contextlib import contextmanager
 from functools import partial
 from typing import Callable, Mapping
@@ -26,7 +27,7 @@ from .deltas import CACHES
 from .families import Family, family_of, find, transformers_of
 from .handle import Handle
 from .linear import Group
-from .policy import Policy
+from .policy import Policy, needs_calibration
 from .records import Calibration
 from .refusals import CannotAttach, check_attachable, check_fused
 from .run import OWNER, attachment_of
@@ -103,6 +104,12 @@ def attach(
     if policy is not None:
         handle.check(policy)
         handle.policy = policy
+        if needs_calibration(policy) and handle.calibration is None:
+            warnings.warn(
+                "This model is not calibrated, so every layer that the predictor would decide takes INT8; call "
+                "engine.calibrate.calibrate(pipe, prompts) once.",
+                stacklevel=2,
+            )
     return handle
 
 
@@ -167,11 +174,13 @@ def _operate(handle: Handle, progress, packed: Mapping[str, PackedWeight]) -> No
 def _follow(handle: Handle, slot: str, model) -> None:
     names = list(inspect.signature(type(model).forward).parameters)[1:]
 
+    @torch.compiler.disable
     def enter(_, args, kwargs):
         run = handle.active()
         if run is not None:
             run.enter(slot, {**dict(zip(names, args)), **kwargs})
 
+    @torch.compiler.disable
     def leave(*_):
         run = handle.active()
         if run is not None:

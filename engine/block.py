@@ -66,6 +66,8 @@ def _skipping(cls: type[nn.Module]) -> type[nn.Module]:
             return cls.forward(self, *args, **kwargs)
         return run.block(self._place, lambda: cls.forward(self, *args, **kwargs), args, kwargs)
 
+    # Decisions change from step to step: a compiler would guard on them and compile again and again.
+    forward = torch.compiler.disable(forward)
     # Code that inspects a block's arguments must find the stock signature.
     forward.__signature__ = inspect.signature(cls.forward)
     return type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__, "__doc__": cls.__doc__})

@@ -119,6 +119,10 @@ def family_of(pipe) -> Family:
         if any(name in family.pipelines for name in names):
             for slot, model in transformers_of(pipe).items():
                 found = [cls.__name__ for cls in type(model).__mro__]
+                if "OptimizedModule" in found:
+                    raise UnsupportedPipeline(
+                        f"The {slot} is compiled already; attach first, then call pipe.{slot}.compile() or torch.compile."
+                    )
                 if family.transformer not in found:
                     raise UnsupportedPipeline(
                         f"The {slot} of a {type(pipe).__name__} must be a {family.transformer}, "

@@ -29,7 +29,7 @@ import torch
 from . import policy as rules
 from .deltas import DeviceDeltas, HostDeltas
 from .evaluation import Evaluation, Track
-from .families import family_of, transformers_of
+from .families import transformers_of
 from .position import Position, Tracker
 from .records import BlockDecision, Calibration
 from .trace import Recorder, Trace, TraceMeta
@@ -187,7 +187,7 @@ def recorded(owner) -> Run | None:
 def attachment_of(pipe):
     """The attachment of a pipeline's transformers (shared by all pipelines around them), or None."""
     for model in transformers_of(pipe).values():
-        found = model.__dict__.get(OWNER)
+        found = getattr(model, OWNER, None)
         if found is not None:
             return found
     return None
@@ -254,7 +254,7 @@ def _meta(pipe, owner, policy, calibration, probe: bool) -> TraceMeta:
     transformer = next(iter(transformers_of(pipe).values()))
     libraries = ("torch", "diffusers", "transformers")
     return TraceMeta(
-        model=owner.name, family=family_of(pipe).name, policy=policy.to_dict(), calibration=calibration,
+        model=owner.name, family=owner.family.name, policy=policy.to_dict(), calibration=calibration,
         dtype=str(transformer.dtype).removeprefix("torch."), device=str(transformer.device),
         versions={"python": platform.python_version(), **{name: version(name) for name in libraries}},
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), probe=probe,

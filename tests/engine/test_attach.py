@@ -49,20 +49,32 @@ def test_stock_before_between_and_after(name):
     handle.detach()
 
 
-@pytest.mark.parametrize("build", [pipelines.cogvideox, pipelines.wan], ids=["cogvideox", "wan"])
-def test_a_saved_and_loaded_checkpoint_attaches(build, tmp_path):
-    pipe = build(dtype=torch.bfloat16)
+@pytest.mark.parametrize("name", pipelines.VARIANTS)
+def test_a_saved_and_loaded_checkpoint_attaches(name, tmp_path):
+    pipe = pipelines.VARIANTS[name]()
     pipe.save_pretrained(tmp_path)
-    loaded = type(pipe).from_pretrained(tmp_path, torch_dtype=torch.bfloat16)
+    loaded = type(pipe).from_pretrained(tmp_path)
     loaded.set_progress_bar_config(disable=True)
-    stock = pipelines.latents(loaded)
+    stock = pipelines.latents(loaded, num_inference_steps=2)
     handle = attach(loaded)
     assert handle.name == tmp_path.name
-    assert torch.equal(pipelines.latents(loaded), stock)
-    with record(loaded, Policy.preset("w4a8")):
-        assert pipelines.latents(loaded).isfinite().all()
+    assert torch.equal(pipelines.latents(loaded, num_inference_steps=2), stock)
     handle.detach()
-    loaded.save_pretrained(tmp_path / "again")
+    assert torch.equal(pipelines.latents(loaded, num_inference_steps=2), stock)
+
+
+@pytest.mark.parametrize("build", [pipelines.cogvideox, pipelines.wan], ids=["cogvideox", "wan"])
+def test_bfloat16_checkpoints_stay_exact(build):
+    pipe = build(dtype=torch.bfloat16)
+    stock = pipelines.latents(pipe)
+    handle = attach(pipe)
+    with record(pipe, Policy.preset("fp16")):
+        assert torch.equal(pipelines.latents(pipe), stock)
+    with record(pipe, Policy.preset("w4a8")):
+        quantized = pipelines.latents(pipe)
+    assert quantized.isfinite().all() and quantized.dtype == stock.dtype
+    handle.detach()
+    assert torch.equal(pipelines.latents(pipe), stock)
 
 
 def test_plain_calls_follow_the_policy():
@@ -77,6 +89,13 @@ def test_plain_calls_follow_the_policy():
     assert torch.equal(pipelines.latents(pipe), stock)
 
 
+def test_an_uncalibrated_predictor_is_said():
+    pipe = pipelines.cogvideox(layers=1)
+    with pytest.warns(UserWarning, match="not calibrated"):
+        attach(pipe, policy=Policy.preset("sixbit"))
+
+
+@pytest.mark.filterwarnings("ignore:This model is not calibrated")
 def test_attaching_again_returns_the_same_handle():
     pipe = pipelines.cogvideox()
     handle = attach(pipe)
@@ -304,6 +323,20 @@ def test_lora_is_refused_until_unloaded():
         assert pipelines.latents(pipe).isfinite().all()
     with pytest.raises(CannotAttach, match="unload_lora_weights"):
         handle.detach()
+
+
+def test_blocks_compiled_after_attach_decide_alike():
+    pipe = pipelines.wan()
+    attach(pipe)
+    with record(pipe, Policy.preset("int8_tdc")):
+        expected = pipelines.latents(pipe)
+    pipe.transformer.compile_repeated_blocks(backend="eager")
+    with record(pipe, Policy.preset("int8_tdc")):
+        assert torch.equal(pipelines.latents(pipe), expected)
+    compiled = pipelines.wan(layers=1)
+    compiled.transformer = torch.compile(compiled.transformer, backend="eager")
+    with pytest.raises(ValueError, match="attach first"):
+        attach(compiled)
 
 
 def test_a_disabled_cache_leaves_nothing_in_the_way():
