@@ -12,6 +12,7 @@ weights and the configuration.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 from pathlib import Path
@@ -123,7 +124,9 @@ def calibrate(
     with record(pipe, Policy.preset("fp16"), probe=True, on_step=on_step) as run:
         for number, prompt in enumerate(prompts):
             pipe(prompt, generator=torch.Generator().manual_seed(seed + number), **arguments)
-    run.describe(guidance=float(guidance if guidance is not None else getattr(pipe, "guidance_scale", 0.0)))
+    if guidance is None:
+        guidance = inspect.signature(type(pipe).__call__).parameters["guidance_scale"].default
+    run.describe(guidance=float(guidance))
     found = fit(run.trace, handle.model_hash)
     if keep:
         store(found)
