@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from app.models import Models, shared
+from app.models import shared
 from app.zero import on_gpu
 from engine.settings import Policy
 
@@ -69,14 +69,14 @@ def duration(wish: RunWish) -> int:
 
 
 @on_gpu(duration)
-def drive(wish: RunWish, models: Models | None = None) -> Iterator[Beat]:
+def drive(wish: RunWish) -> Iterator[Beat]:
     """Run all lanes, one event at a time. Closing it stops every lane within one step.
 
     Raises ValueError (one sentence) before any work for what cannot be run, RuntimeError for what broke on the way.
     """
     from engine.stream import Finished, generate
 
-    loaded = (models or shared()).get(wish.model, wish.lang)
+    loaded = shared().get(wish.model, wish.lang)
     used = {lane.pane: 0.0 for lane in wish.lanes}
     running: dict[str, Any] = {}
     try:

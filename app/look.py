@@ -131,6 +131,7 @@ def look(source: Source, wish: Wish, lang: str, rivals: dict[str, Source | None]
         "about": {"title": source.title, "prompt": source.prompt, "seed": source.seed, "key": source.key,
                   "signals": source.signals is not None},
         "warning": _warning(wish.policy, source, lang),
+        "measure": pair.shown.meta.replay == "partial" or (needs_calibration(wish.policy) and calibration_of(source) is None),
     }
 
 

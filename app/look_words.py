@@ -66,6 +66,8 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
     memory = source.trace.meta.memory
     if memory.get("originals") and memory.get("packed"):
         add("weights", f"{size(memory['originals'])} → {size(memory['packed'])}")
+    if memory.get("cache"):
+        add("cache", size(memory["cache"]))
     if not pair.draft and source.psnr is not None and math.isfinite(source.psnr):
         add("psnr", f"{source.psnr:.1f} dB")
     if not pair.draft and memory.get("peak") and "reference" not in source.seconds:

@@ -17,6 +17,7 @@ from app.views import api
 from app.views import lab as lab_view
 from app.views.lab_run import wire
 from app.views.lab_server import Lab
+from app.zero import ZERO
 
 HERE = Path(__file__).parent
 TITLE = "6Bit-Diffusion Lab"
@@ -29,7 +30,7 @@ def build(settings: settings_of.Settings | None = None) -> gr.Blocks:
     gr.set_static_paths([lab_view.PLOTLY, *(r.path.as_posix() for r in lab.recordings.values())])
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True, delete_cache=(600, 600)) as demo:
         hub = lab_view.hub(lab)
-        header = part("header", **chip())
+        part("header", **chip(ZERO))
         with gr.Column(elem_id="place-lab", elem_classes="place"):
             lab_view.build(lab)
         with gr.Column(elem_id="place-learn", elem_classes="place away"):
@@ -49,7 +50,8 @@ def build(settings: settings_of.Settings | None = None) -> gr.Blocks:
 
         demo.load(arrive, None, hub, api_visibility="private", show_progress="hidden", queue=False)
         demo.unload(leave)
-        del header
+    if ZERO:
+        lab.models.get("tiny", "en")       # a ZeroGPU worker is forked from this process and must find it loaded
     demo.lab = lab
     return demo
 

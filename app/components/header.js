@@ -31,5 +31,6 @@ language.addEventListener("click", () => {
   trigger("language", { lang: next });
 });
 find(".theme").addEventListener("click", () => { document.body.classList.toggle("dark"); });
+lab.on("machine", (found) => { props.machine = found.machine; props.machine_values = found.machine_values; show(); });
 lab.on("lang", show);
 show(); go(place);

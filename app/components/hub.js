@@ -24,15 +24,15 @@ async function look(fields = {}) {
   try {
     while (again) {
       again = false;
-      const started = performance.now();
       const { view, versus, policy, preset, source, which } = state;
       const answer = await lab.call("look", { view, versus, policy, preset, source, which, undo: Boolean(state.undo) });
       state.undo = false;
-      if (answer) take(answer, started);
+      if (answer && again) { lab.emit("map", { ...answer.map, id: ++asked }); lab.emit("net", answer.net); }   // a newer wish is waiting: its settings stay
+      else if (answer) take(answer);
     }
   } finally { flying = false; }
 }
-function take(answer, started) {
+function take(answer) {
   state.policy = answer.policy; state.preset = answer.preset; state.source = answer.source; state.which = answer.map.which;
   state.view = answer.map.view; state.versus = answer.map.against;
   lab.emit("map", { ...answer.map, id: ++asked });
@@ -103,6 +103,7 @@ if (props.start?.look) take(props.start.look);
 const wish = shared();
 if (wish) look(wish);
 else if (lab.lang !== "en" && props.start?.look) look();
+lab.on("busy", async (on) => { const found = !on && (await lab.call("machine")); if (found) lab.emit("machine", found); }, false);
 lab.on("lang", () => { if (element.dataset.looked) look(); }, false);
 lab.emit("ready", true);
 setTimeout(() => lab.call("warm"), 4000);        // after the first paint, so that importing the engine does not slow it

@@ -99,10 +99,12 @@ lab.on("knobs", (next) => {
   for (const name of ORDER) fill(next.knobs.find((k) => k.name === name));
   draft.hidden = !next.draft; line.textContent = next.draft ?? "";
   find(".band").textContent = [next.warning, next.band].filter(Boolean).join(" ");
+  find(".measure").hidden = !next.measure;
   heads();
 });
+find(".measure").addEventListener("click", () => lab.emit("go", { probe: true }));
 find(".run-draft").addEventListener("click", () => lab.emit("go", { draft: true }));
 find(".undo").addEventListener("click", () => lab.emit("look", { preset: null, policy: null, undo: true }));
-lab.on("busy", (busy) => { find(".run-draft").disabled = busy; });
+lab.on("busy", (busy) => { find(".run-draft").disabled = busy; find(".measure").disabled = busy; });
 lab.on("lang", heads);
 heads();

@@ -40,6 +40,7 @@ function levelNow() {
 async function draw() {
   if (!data) return;
   const Plotly = await library();
+  if (!frameNode.clientWidth) return;            // in a place that is not shown; the size observer draws it then
   const rows = data.blocks.length || 12;
   const wide = frameNode.clientWidth > 620;
   frameNode.style.height = `${Math.min(640, Math.max(220, rows * (rows > 20 ? 13.6 : wide ? 25 : 20))) + 38}px`;
@@ -61,6 +62,12 @@ async function draw() {
   element.dataset.level = level; element.dataset.seen = data.id ?? "";
   if (!wired) wire(Plotly);
 }
+new ResizeObserver(() => {
+  if (!frameNode.clientWidth || !data) return;
+  if (!wired) return redraw();
+  window.Plotly.Plots.resize(plot);
+  if (levelNow() !== level) redraw();
+}).observe(frameNode);
 let asked = false;
 function redraw() {
   if (asked) return;
@@ -70,16 +77,14 @@ function redraw() {
 function wire(Plotly) {
   wired = true;
   plot.on("plotly_relayout", (change) => {
-    if ("xaxis.range[0]" in change || "yaxis.range[0]" in change) {
-      const full = plot._fullLayout;
-      range = { x: full.xaxis.range.slice(), y: full.yaxis.range.slice() };
-    } else if (change["xaxis.autorange"] || change["yaxis.autorange"] || "xaxis.range" in change) range = null;
-    else return;
+    if (!Object.keys(change).some((key) => /^[xy]axis\./.test(key))) return;
+    const { xaxis, yaxis } = plot._fullLayout, whole = { x: [-0.5, data.steps - 0.5], y: [data.blocks.length - 0.5, -0.5] };
+    const same = (a, b) => Math.abs(a[0] - b[0]) + Math.abs(a[1] - b[1]) < 1e-6;
+    range = same(xaxis.range, whole.x) && same(yaxis.range, whole.y) ? null : { x: xaxis.range.slice(), y: yaxis.range.slice() };
     unzoom.hidden = !range;
     if (levelNow() !== level) redraw();
   });
   plot.on("plotly_doubleclick", () => { range = null; unzoom.hidden = true; redraw(); });
-  new ResizeObserver(() => { if (frameNode.clientWidth) { Plotly.Plots.resize(plot); if (data && levelNow() !== level) redraw(); } }).observe(frameNode);
   new MutationObserver(redraw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
 }
 function cellAt(event) {

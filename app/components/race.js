@@ -11,6 +11,7 @@ for (const key of ["a", "b"]) {
                  seconds: 0, times: null, state: "idle", label: "", ticks: [] };
 }
 const scrub = find(".scrub"), play = find(".play"), stepLabel = find(".step-label"), divider = find(".divider");
+let painted = "";
 let fps = 8, playing = !still, frame = 0, lastTick = 0, carried = 0, run = null, mode = "idle", view = "side";
 let follow = true, at = 0, recordedFrom = 0, speed = 1, split = 0.5, race = null, notes = null;
 
@@ -102,6 +103,10 @@ function tick(now) {
     if (due) { carried -= (due * 1000) / fps; frame += due; }
   }
   advance(now);
+  // Eight pictures a second are enough: painting at the screen's rate would take the cores that the run needs.
+  const wanted = [frame, view, split, follow, at, ...Object.values(panes).flatMap((p) => [p.step, p.state, p.sheets.size, !!p.sheets.recorded, !!p.final])].join();
+  if (wanted === painted || document.hidden || !element.offsetParent) return;
+  painted = wanted;
   draw();
 }
 function status(pane) {

@@ -136,7 +136,7 @@ def _made(lab: Lab, gate: Gate, wish) -> Source:
         while gate.ahead(ticket):
             time.sleep(0.2)
         finished = None
-        for beat in drive(wish, lab.models):
+        for beat in drive(wish):
             if type(beat.event).__name__ == "Finished":
                 finished = beat.event
     finally:

@@ -115,7 +115,7 @@ def _drive(lab: Lab, references: References, session: Session, wish: RunWish, as
     if held is not None:
         wish = RunWish(**{**vars(wish), "lanes": wish.lanes[-1:]})
     progress = Progress(wish, run_id, lang, held, loaded.handle.calibration)
-    beats = drive(wish, lab.models)
+    beats = drive(wish)
     spoken = 0.0
     try:
         yield progress.event()

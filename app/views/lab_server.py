@@ -16,11 +16,12 @@ from app import look as looks
 from app import take
 from app.explain import explain
 from app.i18n import plain, resolve
-from app.machine import describe
+from app.machine import chip, describe
 from app.models import Models, scene_of
 from app.recordings import Recording
 from app.session import Session, Sessions, Source
 from app.settings import Settings
+from app.zero import ZERO
 from engine.settings import Policy
 
 log = logging.getLogger("lab")
@@ -250,10 +251,14 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
         lab.warm()
         return {}
 
+    @answering
+    def machine(ask: dict) -> dict:
+        return chip(ZERO)
+
     named = {"look": look, "explain": explain_cell, "open": open_run, "take": take_home}
     for name, fn in named.items():
         fn.__name__ = name
-    return [look, explain_cell, open_run, estimate, stop, alive, take_home, python, opened, fits, load, warm]
+    return [look, explain_cell, open_run, estimate, stop, alive, take_home, python, opened, fits, load, warm, machine]
 
 
 def labelled(source: Source) -> dict[str, Any] | None:

@@ -44,8 +44,8 @@ def settings(recordings):
 
 
 @pytest.fixture(scope="session")
-def page_url(settings):
-    """The page, served in this process."""
+def served(settings):
+    """(address of the page, its Lab): served in this process."""
     from app.shell import build, launch_options
 
     demo = build(settings)
@@ -54,8 +54,14 @@ def page_url(settings):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     _, url, _ = demo.launch(prevent_thread_lock=True, quiet=True, server_port=port, server_name="127.0.0.1", **launch_options())
-    yield url
+    yield url, demo.lab
     demo.close()
+
+
+@pytest.fixture(scope="session")
+def page_url(served):
+    """The page's address."""
+    return served[0]
 
 
 @pytest.fixture(scope="session")
@@ -80,12 +86,12 @@ def tab(chromium, page_url):
     def open_tab(width: int = 1440, height: int = 900, dark: bool = False, query: str = "", **context):
         made = chromium.new_context(viewport={"width": width, "height": height},
                                     color_scheme="dark" if dark else "light", **context)
-        made.set_default_timeout(60_000)
+        made.set_default_timeout(180_000)
         opened.append(made)
         page = made.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(page_url + query)
-        page.wait_for_selector("#lab-map [data-drawn]")
+        page.wait_for_selector("#tab-lab" if "tab=" in query else "#lab-map [data-drawn]")
         return page
 
     yield open_tab

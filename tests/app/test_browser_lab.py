@@ -9,6 +9,30 @@ VIEWS = ("gamma", "drift", "outliers", "verdict", "decision")
 DRAWN = "Number(document.querySelector('#lab-map [data-drawn]').dataset.drawn)"
 
 
+@pytest.fixture(scope="module")
+def shared(chromium, page_url):
+    """One page for all tests that need no special window: a page load is the dearest thing here."""
+    context = chromium.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(180_000)
+    errors, opened = [], context.new_page()
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.goto(page_url)
+    opened.wait_for_selector("#lab-map [data-drawn]")
+    opened.wait_for_function("window.lab6.state.sid")
+    yield opened
+    context.close()
+    assert not errors, errors
+
+
+@pytest.fixture
+def page(shared):
+    """The shared page as it was on arrival."""
+    yield shared
+    shared.evaluate("""() => { const all = document.querySelector('.unzoom'); if (!all.hidden) all.click();
+        lab6.emit('look', {source: 'recording:red-star', policy: null, preset: null, view: 'decision', versus: 'draft', undo: true}); }""")
+    shared.wait_for_function("lab6.state.source === 'recording:red-star' && lab6.state.view === 'decision' && lab6.state.preset === 'sixbit'")
+
+
 def settle(page):
     page.wait_for_timeout(300)
     page.wait_for_function(f"(n => new Promise(r => setTimeout(() => r({DRAWN} === n), 250)))({DRAWN})")
@@ -32,8 +56,7 @@ def test_a_recorded_race_plays_on_arrival_and_never_blanks(tab):
     assert marks == {"blank": 0, "kept": True}
 
 
-def test_a_knob_redraws_the_map_and_says_what_it_buys(tab):
-    page = tab()
+def test_a_knob_redraws_the_map_and_says_what_it_buys(page):
     before = page.evaluate(DRAWN)
     move_knob(page, "tdc_threshold", 0.2)
     page.wait_for_function(f"{DRAWN} > {before}")
@@ -44,8 +67,7 @@ def test_a_knob_redraws_the_map_and_says_what_it_buys(tab):
     page.wait_for_selector(".draft[hidden]", state="attached")
 
 
-def test_the_latest_knob_position_wins(tab):
-    page = tab()
+def test_the_latest_knob_position_wins(page):
     for i in range(60):
         move_knob(page, "tdc_threshold", 0.1 + 0.002 * i)
     page.wait_for_function("Math.abs(window.lab6.state.policy.tdc_threshold - 0.218) < 1e-6")
@@ -53,19 +75,25 @@ def test_the_latest_knob_position_wins(tab):
     assert page.input_value("#knob-tdc_threshold") == "0.218" and "21.8 %" in page.inner_text(".knob.tdc_threshold output")
 
 
-def test_zoom_survives_updates(tab):
-    page = tab()
-    page.evaluate("window.Plotly.relayout(document.querySelector('.plot'), {'xaxis.range': [4.5, 14.5], 'yaxis.range': [8.5, 2.5]})")
+def test_zoom_survives_updates(page):
+    box = page.locator(".plot-frame").bounding_box()
+    page.mouse.move(box["x"] + 200, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 320, box["y"] + 120, steps=4)
+    page.mouse.move(box["x"] + 420, box["y"] + 170, steps=4)
+    page.mouse.up()
+    page.wait_for_selector(".unzoom:not([hidden])")
+    zoomed = page.evaluate("document.querySelector('.plot')._fullLayout.xaxis.range")
+    assert zoomed[1] - zoomed[0] < 15
     node = page.evaluate_handle("document.querySelector('.plot .main-svg')")
     before = page.evaluate(DRAWN)
     move_knob(page, "tdc_threshold", 0.25)
     page.wait_for_function(f"{DRAWN} > {before}")
-    assert page.evaluate("document.querySelector('.plot')._fullLayout.xaxis.range") == [4.5, 14.5]
+    assert page.evaluate("document.querySelector('.plot')._fullLayout.xaxis.range") == zoomed
     assert page.evaluate("n => n.isConnected", node)
 
 
-def test_a_click_explains_a_cell_and_moves_the_videos_there(tab):
-    page = tab()
+def test_a_click_explains_a_cell_and_moves_the_videos_there(page):
     settle(page)
     box = page.locator(".plot-frame").bounding_box()
     page.mouse.click(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.45)
@@ -76,8 +104,7 @@ def test_a_click_explains_a_cell_and_moves_the_videos_there(tab):
     assert page.locator(".explain table").count() == 3
 
 
-def test_the_map_works_from_the_keyboard_and_speaks(tab):
-    page = tab()
+def test_the_map_works_from_the_keyboard_and_speaks(page):
     page.focus(".plot-frame")
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
@@ -88,8 +115,7 @@ def test_the_map_works_from_the_keyboard_and_speaks(tab):
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_view_draws(tab, view):
-    page = tab()
+def test_every_view_draws(page, view):
     before = page.evaluate(DRAWN)
     page.click(f"#lab-map [data-view={view}]")
     page.wait_for_function(f"{DRAWN} > {before}")
@@ -97,21 +123,18 @@ def test_every_view_draws(tab, view):
     assert page.locator(".legend li").count() >= 1
 
 
-def test_the_map_as_a_table(tab):
-    page = tab()
+def test_the_map_as_a_table(page):
     page.click(".as-table")
     assert page.locator(".table-frame tbody tr").count() == 12 and page.locator(".table-frame thead th").count() == 31
 
 
-def test_presets_and_break_it(tab):
-    page = tab()
+def test_presets_and_break_it(page):
     page.click("[data-preset=break]")
     page.wait_for_function("document.querySelector('.knob.error_threshold').classList.contains('off')")
     assert "smear" in page.inner_text(".band") and page.is_visible(".run-draft")
 
 
-def test_a_large_recording_opens_and_answers(tab):
-    page = tab()
+def test_a_large_recording_opens_and_answers(page):
     page.select_option(".runs-pick", "recording:large")
     page.wait_for_function("window.lab6.state.source === 'recording:large'")
     page.wait_for_function("document.querySelector('.plot')._fullLayout.xaxis.range[1] === 49.5")
@@ -156,8 +179,7 @@ def test_dark_mode_is_dark_everywhere(tab):
     assert picture.getpixel((int(box["x"]) + 3, int(box["y"] + box["height"]) - 3)) < 60
 
 
-def test_the_language_changes_without_a_reload(tab):
-    page = tab()
+def test_the_language_changes_without_a_reload(page):
     page.click(".language")
     page.wait_for_function("document.querySelector('.map h2').textContent.includes('模块')")
     page.wait_for_function("document.querySelector('.says').textContent.includes('误差')")
@@ -166,18 +188,17 @@ def test_the_language_changes_without_a_reload(tab):
     page.wait_for_function("document.querySelector('.map h2').textContent.includes('block')")
 
 
-def test_hostile_text_stays_text(tab):
-    page = tab()
+def test_hostile_text_stays_text(page):
     page.click(".free")
     page.fill(".free-text", '<img src=x onerror="window.bad=1"><script>window.bad=1</script>"\'../' + "a" * 3000)
     page.click(".run")
     page.wait_for_selector(".status[data-tone=bad]")
     page.wait_for_selector(".run:visible")
+    page.click(".free")
     assert "knows these words" in page.inner_text(".status") and not page.evaluate("window.bad")
 
 
-def test_a_shared_link_opens_its_policy(tab, page_url):
-    page = tab()
+def test_a_shared_link_opens_its_policy(page, tab):
     move_knob(page, "error_threshold", 0.1)
     page.wait_for_function("window.lab6.state.policy.error_threshold === 0.1 && window.lab6.state.preset === ''")
     other = tab(query="?" + page.evaluate("window.lab6.link()").split("?")[1])
@@ -189,29 +210,25 @@ def test_reduced_motion_stands_still(tab):
     assert page.get_attribute(".play", "aria-label") == "Play"
 
 
-def test_the_file_route_refuses_the_outside(tab, page_url):
-    page = tab()
+def test_the_file_route_refuses_the_outside(page, page_url):
     for path in ("/etc/passwd", "app/shell.py", "../../etc/passwd"):
         assert page.request.get(f"{page_url}gradio_api/file={path}").status in (403, 404)
 
 
-def test_only_the_documented_end_points_are_exposed(tab, page_url):
-    page = tab()
+def test_only_the_documented_end_points_are_exposed(page, page_url):
     info = page.request.get(f"{page_url}gradio_api/info").json()
     assert sorted(info["named_endpoints"]) == ["/generate", "/replay", "/trace"] and not info["unnamed_endpoints"]
 
 
-def test_downloads_come_from_the_page(tab):
-    page = tab()
+def test_downloads_come_from_the_page(page):
     with page.expect_download() as got:
         page.click("[data-file=policy]")
     assert got.value.suggested_filename == "policy.json"
 
 
-def test_an_opened_policy_moves_the_knobs(tab, tmp_path):
+def test_an_opened_policy_moves_the_knobs(page, tmp_path):
     from engine.settings import Policy
 
-    page = tab()
     (tmp_path / "mine.json").write_text(Policy(error_threshold=0.09).to_json())
     page.set_input_files(".picker", str(tmp_path / "mine.json"))
     page.wait_for_function("window.lab6.state.policy.error_threshold === 0.09")
