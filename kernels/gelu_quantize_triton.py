@@ -55,6 +55,6 @@ _TYPES = {"x": "*bf16", **STORE_TYPES, "tokens": "i32", "x_batch": "i64", "x_tok
 _ROW = {"CHANNELS": 512, "WIDTH": 256, "CHUNKS": 2}
 COMPILE_CASES = [
     (_gelu_quantize_kernel, _TYPES, {**_ROW, **STORE_INT8}, {"num_warps": 1}),
-    (_gelu_quantize_kernel, {**_TYPES, "codes": "*u8"}, {**_ROW, **STORE_NVFP4}, {"num_warps": 1}),
+    (_gelu_quantize_kernel, {**_TYPES, "codes": "*u8"}, {**_ROW, "CHUNKS": 1, "CHANNELS": 256, **STORE_NVFP4}, {"num_warps": 1}),
     (_gelu_quantize_kernel, {**_TYPES, "codes": "*bf16"}, {**_ROW, **STORE_PLAIN}, {"num_warps": 1}),
 ]

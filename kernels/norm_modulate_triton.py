@@ -124,7 +124,7 @@ _AFFINE_TYPES = {
 }
 COMPILE_CASES = [
     (_norm_modulate_kernel, _TYPES, {**_ROW, **STORE_INT8}, {"num_warps": 1}),
-    (_norm_modulate_kernel, {**_TYPES, "codes": "*u8"}, {**_ROW, **STORE_NVFP4}, {"num_warps": 1}),
+    (_norm_modulate_kernel, {**_TYPES, "codes": "*u8"}, {**_ROW, "CHUNKS": 1, "CHANNELS": 256, **STORE_NVFP4}, {"num_warps": 1}),
     (_norm_modulate_kernel, {**_TYPES, "codes": "*bf16"}, {**_ROW, **STORE_PLAIN}, {"num_warps": 1}),
     (_modulation_kernel, _AFFINE_TYPES,
      {**dict.fromkeys(("HAS_WEIGHT", "HAS_BIAS", "HAS_SHIFT", "HAS_SCALE"), True), "BLOCK": 1024},

@@ -49,8 +49,8 @@ def _launch(x, quantize, hadamard, four_over_six):
 
 
 _TYPES = {"x": "*bf16", **STORE_TYPES, "x_token": "i32"}
-_ROW = {"CHANNELS": 3072, "WIDTH": 1024, "CHUNKS": 3}
+_ROW = {"CHANNELS": 256, "WIDTH": 256, "CHUNKS": 1}
 COMPILE_CASES = [
-    (_quantize_kernel, _TYPES, {**_ROW, **STORE_INT8}, {"num_warps": 4}),
-    (_quantize_kernel, {**_TYPES, "codes": "*u8"}, {**_ROW, **STORE_NVFP4}, {"num_warps": 4}),
+    (_quantize_kernel, _TYPES, {**_ROW, **STORE_INT8}, {"num_warps": 1}),
+    (_quantize_kernel, {**_TYPES, "codes": "*u8"}, {**_ROW, **STORE_NVFP4}, {"num_warps": 1}),
 ]

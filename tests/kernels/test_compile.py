@@ -5,7 +5,9 @@ though none was at hand. Small tiles: the point is that each kernel compiles and
 """
 
 import importlib
+import multiprocessing
 import re
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from kernels import linear_w4a4_triton, scaled_matmul_triton  # noqa: E402
+from kernels import scaled_matmul_triton  # noqa: E402
 from kernels.target import interpreting  # noqa: E402
 
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
@@ -23,9 +25,9 @@ MODULES = sorted(path.stem for path in Path(scaled_matmul_triton.__file__).paren
 pytestmark = pytest.mark.skipif(interpreting(), reason="the interpreter replaces the compiler")
 
 
-def ptx_of(case, capability):
-    """The PTX of one (kernel, signature, constants, options); pointers and 64-bit strides aligned."""
-    kernel, signature, constants, options = case
+def ptx_of(module, index, capability):
+    """The PTX of a module's case; pointers and 64-bit strides are taken as aligned."""
+    (kernel, signature, constants, options), _ = cases(module)[index]
     place = kernel.arg_names.index
     aligned = [name for name, kind in signature.items() if kind.startswith("*") or kind == "i64"]
     source = ASTSource(
@@ -39,11 +41,32 @@ def ptx_of(case, capability):
 
 
 def cases(module):
-    """(case, lowest capability) of a module: `min_cc` in the options, or a list of its own."""
+    """[(case, lowest capability)] of a module: `min_cc` in the options, or a list of its own."""
     loaded = importlib.import_module(f"kernels.{module}")
-    for name, lowest in (("COMPILE_CASES", 80), ("COMPILE_CASES_TMA", 90), ("COMPILE_CASES_BLACKWELL", 100)):
-        for case in getattr(loaded, name, []):
-            yield case, case[3].get("min_cc", lowest)
+    lists = (("COMPILE_CASES", 80), ("COMPILE_CASES_TMA", 90), ("COMPILE_CASES_BLACKWELL", 100))
+    return [
+        (case, case[3].get("min_cc", lowest)) for name, lowest in lists for case in getattr(loaded, name, [])
+    ]
+
+
+def first_of(module, name):
+    """Index in `cases` of the first case in the list `name`."""
+    loaded = importlib.import_module(f"kernels.{module}")
+    wanted = getattr(loaded, name)[0]
+    return next(index for index, (case, _) in enumerate(cases(module)) if case is wanted)
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Futures of every (module, case, capability), compiled by two processes."""
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield {
+            (module, index, capability): pool.submit(ptx_of, module, index, capability)
+            for module in MODULES
+            for index, (_, lowest) in enumerate(cases(module))
+            for capability in CAPABILITIES
+            if capability >= lowest
+        }
 
 
 def test_every_kernel_has_a_case():
@@ -57,18 +80,18 @@ def test_every_kernel_has_a_case():
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("module", MODULES)
-def test_compiles(module, capability):
-    for case, lowest in cases(module):
+def test_compiles(compiled, module, capability):
+    for index, (_, lowest) in enumerate(cases(module)):
         if capability >= lowest:
-            ptx = ptx_of(case, capability)
+            ptx = compiled[module, index, capability].result()
             assert f".target sm_{capability}" in ptx
             if capability < 89:
                 assert "e4m3" not in ptx, "no E4M3 type before compute capability 8.9"
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
-def test_int8_product_uses_int8_tensor_cores(capability):
-    ptx = ptx_of(scaled_matmul_triton.COMPILE_CASES[0], capability)
+def test_int8_product_uses_int8_tensor_cores(compiled, capability):
+    ptx = compiled["scaled_matmul_triton", 0, capability].result()
     wanted = {
         90: r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k32\.s32\.s8\.s8",
         100: r"tcgen05\.mma\S*kind::i8|mma\.sync\.aligned\.m16n8k32\S*\.s32\.s8\.s8\.s32",
@@ -76,13 +99,15 @@ def test_int8_product_uses_int8_tensor_cores(capability):
     assert re.search(wanted, ptx)
 
 
-def test_tensor_memory_accelerator_feeds_hopper():
-    ptx = ptx_of(scaled_matmul_triton.COMPILE_CASES_TMA[0], 90)
+def test_tensor_memory_accelerator_feeds_hopper(compiled):
+    index = first_of("scaled_matmul_triton", "COMPILE_CASES_TMA")
+    ptx = compiled["scaled_matmul_triton", index, 90].result()
     assert "cp.async.bulk.tensor" in ptx and "wgmma.mma_async" in ptx
 
 
 @pytest.mark.parametrize(("capability", "instruction"), [(100, "tcgen05.mma"), (120, "mma.sync")])
-def test_nvfp4_product_is_native_on_blackwell(capability, instruction):
-    ptx = ptx_of(linear_w4a4_triton.COMPILE_CASES_BLACKWELL[0], capability)
+def test_nvfp4_product_is_native_on_blackwell(compiled, capability, instruction):
+    index = first_of("linear_w4a4_triton", "COMPILE_CASES_BLACKWELL")
+    ptx = compiled["linear_w4a4_triton", index, capability].result()
     lines = [line for line in ptx.splitlines() if "kind::mxf4nvf4" in line]
     assert lines and all(instruction in line for line in lines)

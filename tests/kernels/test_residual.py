@@ -5,6 +5,7 @@ import torch
 
 from kernels.residual import (
     CachedDelta,
+    _residual_delta_compiled,
     apply_delta,
     apply_delta_torch,
     dequantize_delta,
@@ -111,3 +112,18 @@ def test_refusals_are_sentences():
     with pytest.raises(ValueError, match="drop the cache"):
         apply_delta(x[:, :5], cached)
     assert apply_delta_torch(x, cached).shape == x.shape
+
+
+def test_the_compiled_loop_equals_the_definition():
+    pytest.importorskip("numba")
+    x, y = streams()
+    y[0, 3, 5], y[1, 4, 6], y[0, 7] = float("nan"), float("inf"), x[0, 7]
+    broken = [3, 37 + 4]
+    for cached in (None, residual_delta_torch(*streams())[0]):
+        ours, stats = _residual_delta_compiled(x, y, cached)
+        twin, expected = residual_delta_torch(x, y, cached)
+        torch.testing.assert_close(stats, expected, rtol=1e-6, atol=0, equal_nan=True)
+        torch.testing.assert_close(ours.scale, twin.scale, rtol=0, atol=0, equal_nan=True)
+        assert ours.scale[broken].isnan().all()
+        kept = [row for row in range(len(ours.codes)) if row not in broken]
+        assert (ours.codes[kept] != twin.codes[kept]).float().mean() < 1e-3
