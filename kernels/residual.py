@@ -86,7 +86,7 @@ def residual_delta(
 
         return residual_delta_triton(x, y, cached, format)
     if formats == {"int8"} and _loops_for(x, y) is not None:
-        return _residual_delta_compiled(x, y, cached)
+        return _loops_for(x, y).residual_delta_compiled(x, y, cached)
     return residual_delta_torch(x, y, cached, format=format)
 
 
@@ -133,22 +133,6 @@ def residual_delta_torch(x, y, cached=None, *, format="int8"):
         parts.append(_store(delta, magnitude.amax(dim=-1), format, tuple(x.shape)))
     stats = sums.reshape(4, batch, -1).sum(dim=-1).T.contiguous()
     return _join(parts), stats
-
-
-def _residual_delta_compiled(x, y, cached):
-    batch, channels = x.shape[0], x.shape[-1]
-    rows = x.numel() // channels
-    codes = torch.empty((rows, channels), dtype=torch.int8)
-    scale, sums = torch.empty(rows), torch.full((4, rows), float("nan"))
-    scratch = torch.empty(channels + 1)
-    old = cached if cached is not None else CachedDelta(codes, scale, "int8", ())
-    _loops_for(x, y).delta_rows(
-        x.detach().numpy().reshape(rows, channels), y.detach().numpy().reshape(rows, channels),
-        cached is not None, old.codes.numpy(), old.scale.numpy(), codes.numpy(), scale.numpy(),
-        sums.numpy(), scratch.numpy(), scratch.view(torch.int32).numpy(),
-    )
-    stats = sums.reshape(4, batch, -1).sum(dim=-1).T.contiguous()
-    return CachedDelta(codes, scale, "int8", tuple(x.shape)), stats
 
 
 def apply_delta_torch(x, cached):
@@ -224,7 +208,7 @@ def _has_kernel(device: torch.device, formats: set[str]) -> bool:
 
 
 def _loops_for(x: torch.Tensor, y: torch.Tensor):
-    plain = all(part.device.type == "cpu" and part.dtype == torch.float32 and part.is_contiguous() for part in (x, y))
+    plain = all(part.device.type == "cpu" and part.dtype == torch.float32 for part in (x, y))
     return _import_loops() if plain and target.probe("cpu").compiled_loops else None
 
 

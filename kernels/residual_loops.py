@@ -8,9 +8,11 @@ compile time; NaN and Inf keep their meaning.
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numba import njit
 
 from kernels.formats import INT8_MAX, SMALLEST_AMAX
+from kernels.residual import CachedDelta
 
 _F, _I = np.float32, np.int32
 _MAGNITUDE = _I(0x7FFFFFFF)
@@ -54,3 +56,20 @@ def delta_rows(x, y, has_old, old_codes, old_scale, codes, scale, sums, delta, b
             delta[c] = delta[c] * inverse + _INTEGER_MAGIC
         for c in range(channels):
             codes[row, c] = np.int8(bits[c])
+
+
+def residual_delta_compiled(x, y, cached=None):
+    """`residual_delta` for the INT8 format and float32 CPU tensors; see there for the meaning."""
+    batch, channels = x.shape[0], x.shape[-1]
+    rows = x.numel() // channels
+    codes = torch.empty((rows, channels), dtype=torch.int8)
+    scale, sums = torch.empty(rows), torch.full((4, rows), float("nan"))
+    scratch = torch.empty(channels + 1)
+    old = cached if cached is not None else CachedDelta(codes, scale, "int8", ())
+    delta_rows(
+        *(part.detach().reshape(rows, channels).contiguous().numpy() for part in (x, y)),
+        cached is not None, old.codes.numpy(), old.scale.numpy(), codes.numpy(), scale.numpy(),
+        sums.numpy(), scratch.numpy(), scratch.view(torch.int32).numpy(),
+    )
+    stats = sums.reshape(4, batch, -1).sum(dim=-1).T.contiguous()
+    return CachedDelta(codes, scale, "int8", tuple(x.shape)), stats

@@ -13,7 +13,8 @@ import triton.language as tl
 from kernels.activations import Int8Activation, Nvfp4Activation
 from kernels.formats import BLOCK
 from kernels.triton_hadamard import hadamard_groups, hadamard_norm
-from kernels.triton_nvfp4 import nvfp4_chunk, to_block_scale, token_scale as nvfp4_token_scale
+from kernels.triton_nvfp4 import nvfp4_chunk, to_block_scale
+from kernels.triton_nvfp4 import token_scale as nvfp4_token_scale
 from kernels.triton_rows import (
     is_finite,
     round_to_int8,

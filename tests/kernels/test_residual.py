@@ -5,7 +5,6 @@ import torch
 
 from kernels.residual import (
     CachedDelta,
-    _residual_delta_compiled,
     apply_delta,
     apply_delta_torch,
     dequantize_delta,
@@ -116,11 +115,13 @@ def test_refusals_are_sentences():
 
 def test_the_compiled_loop_equals_the_definition():
     pytest.importorskip("numba")
+    from kernels.residual_loops import residual_delta_compiled
+
     x, y = streams()
     y[0, 3, 5], y[1, 4, 6], y[0, 7] = float("nan"), float("inf"), x[0, 7]
     broken = [3, 37 + 4]
     for cached in (None, residual_delta_torch(*streams())[0]):
-        ours, stats = _residual_delta_compiled(x, y, cached)
+        ours, stats = residual_delta_compiled(x, y, cached)
         twin, expected = residual_delta_torch(x, y, cached)
         torch.testing.assert_close(stats, expected, rtol=1e-6, atol=0, equal_nan=True)
         torch.testing.assert_close(ours.scale, twin.scale, rtol=0, atol=0, equal_nan=True)
