@@ -12,8 +12,16 @@ from typing import Callable, Iterator
 import torch
 import torch.nn.functional as F
 
-from kernels import Workspace, dequantize_weight, hadamard, hadamard_block, pack_weight
-from kernels import quantize_int8, quantize_nvfp4, quantized_linear
+from kernels import (
+    Workspace,
+    dequantize_weight,
+    hadamard,
+    hadamard_block,
+    pack_weight,
+    quantize_int8,
+    quantize_nvfp4,
+    quantized_linear,
+)
 from kernels.activations import Int8Activation, nvfp4_values
 from kernels.gate_residual import gate_residual
 from kernels.gelu_quantize import gelu_quantize
@@ -293,33 +301,35 @@ def _predicate(model: Shape, device, compiled):
 
 
 def _products(model: Shape, device, compiled):
-    width, ffn, rows = model.channels, model.ffn, model.batch * model.tokens
+    width, ffn, workspace = model.channels, model.ffn, Workspace()
     sizes = {"up": (width, ffn), "qkv": (width, 3 * width), "out": (width, width), "down": (ffn, width)}
-    workspace = Workspace()
-    for name, (inner, columns) in sizes.items():
-        x = _draw(device, rows, inner)
-        weight, bias = _draw(device, columns, inner, scale=0.02), _draw(device, columns, scale=0.1)
-        packed = pack_weight(weight, search=False)
-        exact = x[:_CHECKED].double() @ dequantize_weight(packed, torch.float32).double().T + bias.double()
-        label, flops = f"{name} {rows} x {inner} x {columns}", 2 * rows * inner * columns
-        bf16 = {"cuBLAS bf16" if device == "cuda" else "F.linear bf16": lambda: F.linear(x, weight, bias)}
+    for name, size in sizes.items():
+        yield from _product(name, model.batch * model.tokens, *size, device, workspace)
+
+
+def _product(name, rows, inner, columns, device, workspace):
+    x = _draw(device, rows, inner)
+    weight, bias = _draw(device, columns, inner, scale=0.02), _draw(device, columns, scale=0.1)
+    packed = pack_weight(weight, search=False)
+    exact = x[:_CHECKED].double() @ dequantize_weight(packed, torch.float32).double().T + bias.double()
+    label, flops = f"{name} {rows} x {inner} x {columns}", 2 * rows * inner * columns
+    bf16 = {"cuBLAS bf16" if device == "cuda" else "F.linear bf16": lambda: F.linear(x, weight, bias)}
+    if device == "cuda":
         alternatives = {**bf16, **(eight_bit_products(x, weight) if name == "up" and rows > 1000 else {})}
+        yield _gemm_alone(x, packed, bias, label, alternatives, exact, flops)
+    for precision, op in (("int8", "W4A8"), ("nvfp4", "W4A4"), ("w4a16", "W4A16")):
 
-        def end_to_end(precision):
-            return lambda: quantized_linear(x, packed, bias, precision, workspace=workspace)
+        def run(precision=precision):
+            return quantized_linear(x, packed, bias, precision, workspace=workspace)
 
-        if device == "cuda":
-            yield _gemm_alone(x, packed, bias, label, alternatives, exact, flops, workspace)
-        for precision, op in (("int8", "W4A8"), ("nvfp4", "W4A4"), ("w4a16", "W4A16")):
-            run = end_to_end(precision)
-            yield Case(
-                f"{op} quantize+unpack+product", label, run, bf16,
-                lambda run=run: _relative(run()[:_CHECKED], exact),
-                ceiling="int8" if precision == "int8" else "bf16", flops=flops,
-            )
+        yield Case(
+            f"{op} quantize+unpack+product", label, run, bf16,
+            lambda run=run: _relative(run()[:_CHECKED], exact),
+            ceiling="int8" if precision == "int8" else "bf16", flops=flops,
+        )
 
 
-def _gemm_alone(x, packed, bias, label, alternatives, exact, flops, workspace):
+def _gemm_alone(x, packed, bias, label, alternatives, exact, flops):
     from kernels.scaled_matmul_triton import scaled_matmul
     from kernels.unpack_triton import int8_weight_triton
 

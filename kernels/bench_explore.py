@@ -58,7 +58,7 @@ def _products(rows: int, inner: int, columns: int, device: str) -> None:
             if kind == torch.bfloat16:
                 tiles = tiles._replace(k=tiles.k // 2)
 
-            def product(tiles=tiles):
+            def product(a=a, b=b, tiles=tiles):
                 return scaled_matmul(a, b, *scales, None, out, tiles=tiles)
 
             _report(f"{str(kind)[6:]} product {tuple(tiles)}", product, 2e-3 * rows * inner * columns, "TFLOP/s")
