@@ -16,6 +16,7 @@ from app.figures import compare_frontier
 from app.i18n import resolve, text, texts
 from app.lessons import controls
 from app.lessons.course import finite
+from app.lessons.page import sentences
 from app.lessons.words import NARROW
 from engine.settings import PRESETS
 
@@ -41,7 +42,7 @@ def page(sweep: measured.Sweep, benchmarks: list[Benchmark], lang: Any, sent: An
         "lang": lang, "title": say("title"), "lead": say("lead"),
         "frontier": {
             "title": say("frontier"), "alt": say("frontier_alt"),
-            "lead": say("frontier_lead", prompts=sweep.prompts) if len(found.table) else say("frontier_missing"),
+            "lead": frontier_lead(sweep, lang, say),
             "controls": [
                 controls.chips("quality", say("quality"), quality, [(q, say(f"short_{q}")) for q in measured.QUALITIES]),
                 controls.chips("cost", say("cost"), cost, [(c, say(f"short_{c}")) for c in measured.COSTS]),
@@ -56,6 +57,14 @@ def page(sweep: measured.Sweep, benchmarks: list[Benchmark], lang: Any, sent: An
         "speed_title": say("speed"), "speed_missing": "" if benchmarks else say("speed_missing"),
         "notes": [say("honest"), say("paper")],
     })  # fmt: skip
+
+
+def frontier_lead(sweep: measured.Sweep, lang: str, say) -> str:
+    """How the dots were made, and on what the seconds were taken."""
+    if not sweep.prompts:
+        return say("frontier_missing")
+    device = {"cuda": "GPU", "cpu": "CPU"}.get(sweep.timed_on, sweep.timed_on)
+    return sentences(lang, say("frontier_lead", prompts=sweep.prompts), say("timed", device=device) if device else "")
 
 
 def method_name(lang: str, method: str) -> str:

@@ -1,7 +1,7 @@
 """The quality sweep's rows → one point per (method, setting), with confidence intervals.
 
 `assets/quality/frontier.parquet` has one row per run: method, setting (JSON), prompt, seed, psnr, ssim,
-flicker, prompt_accuracy, seconds, bits, bits_computed, skipped.
+flicker, prompt_accuracy, seconds, bits, bits_computed, skipped; `seconds_device` where times were taken alone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from engine.methods import EXTENSIONS
 from engine.settings import PRESETS, Policy
 from engine.sweep import COLUMNS, summary
 
@@ -53,6 +54,12 @@ class Sweep:
     def ablation(self) -> pd.DataFrame:
         """The table of `ablation`."""
         return ablation(self)
+
+    @cached_property
+    def timed_on(self) -> str:
+        """The device on which `seconds` were taken alone; "" where they were not."""
+        known = self.rows["seconds_device"].dropna() if "seconds_device" in self.rows else []
+        return str(known.iloc[0]) if len(known) else ""
 
     @cached_property
     def prompts(self) -> int:
@@ -96,7 +103,7 @@ def points(sweep: Sweep, quality: str, cost: str) -> Points:
     quality_of = sweep.summary(quality)
     costs = rows.groupby(["method", "setting"], sort=False)[cost].mean().rename("cost").reset_index()
     table = quality_of.merge(costs, on=["method", "setting"])
-    table["ours"] = [name in PRESETS for name in table["method"]]
+    table["ours"] = table["method"].isin([*PRESETS, *EXTENSIONS])
     known = table[table["method"].isin(REFERENCES)]
     reference = (float("nan"), float("nan")) if known.empty else (float(known["cost"].iloc[0]), float(known["mean"].iloc[0]))
     table = table[~table["method"].isin(REFERENCES)]

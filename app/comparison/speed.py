@@ -31,7 +31,7 @@ def read(folder: Path) -> list[Benchmark]:
         if rows.empty or not set(NEEDED) <= set(rows.columns):
             continue
         rows = rows.reindex(columns=[*COLUMNS, *[c for c in rows.columns if c not in COLUMNS]])
-        for device, part in rows.groupby(rows["device"].fillna(""), sort=False):
+        for device, part in rows.groupby(rows["device"].astype(object).fillna(""), sort=False):
             found.append(Benchmark(path.stem, str(device), _with_speedup(part)))
     return found
 

@@ -30,6 +30,27 @@ def kept(info: Refresh, purified: bool, words: dict[str, str]) -> dict:
     return {"data": data, "layout": layout}
 
 
+def gains(reuse: pd.DataFrame | None, words: dict[str, str]) -> dict:
+    """What purifying bought in real videos at each reuse tolerance: dB of PSNR with 95 % intervals around zero."""
+    if reuse is None or reuse.empty:
+        return spec.empty(words["empty"])
+    rows = reuse.sort_values("tdc_threshold")
+    y = rows["psnr"].round(4).tolist()
+    dots = {
+        "type": "scatter", "mode": "lines+markers", "x": rows["tdc_threshold"].tolist(), "y": y,
+        "line": {"color": palette.PURIFIED, "width": 3}, "marker": {"size": 11, "color": palette.PURIFIED},
+        "error_y": {"type": "data", "symmetric": False, "thickness": 2, "width": 4, "color": palette.PURIFIED,
+                    "array": (rows["psnr_high"] - rows["psnr"]).round(4).tolist(),
+                    "arrayminus": (rows["psnr"] - rows["psnr_low"]).round(4).tolist()},
+        "hovertemplate": "%{x:.0%}: %{y:+.2f} dB<extra></extra>",
+    }  # fmt: skip
+    layout = style.layout(words["axis_reuse"], words["axis_gain"], showlegend=False)
+    layout["xaxis"].update(tickformat=".0%", tickvals=rows["tdc_threshold"].tolist())
+    layout["yaxis"].update(zeroline=True, zerolinecolor=palette.INK, zerolinewidth=2, tickformat="+.1f", nticks=5,
+                           rangemode="tozero")
+    return {"data": [dots], "layout": layout}
+
+
 def alarm(rings: pd.DataFrame, names: dict[str, str], words: dict[str, str]) -> dict:
     """One bar per layer group: the share of its computed calls whose ratio exceeds the limit."""
     if rings.empty:

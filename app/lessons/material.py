@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from app.figures.grid import Grid, build
-from app.lessons import budget, forecast, refresh, rotation, tokens
+from app.lessons import budget, forecast, refresh, rotation, theory, tokens
 from engine.records import Calibration, Coefficient
 from engine.replay import replay
 from engine.settings import Policy
@@ -45,6 +45,7 @@ class Material:
     tokens: list[tokens.Token] = field(default_factory=list)
     film: Film | None = None
     frontier: pd.DataFrame | None = None
+    theory: theory.Theory = theory.Theory()
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -72,8 +73,9 @@ class Material:
 
     @cached_property
     def rotation(self) -> pd.DataFrame:
-        """Errors without and with rotation (lesson 3)."""
-        return rotation.table(self.tokens)
+        """Errors without and with rotation (lesson 3): of whole layers where measured, else of the tokens."""
+        measured = self.theory.rotation
+        return rotation.table(self.tokens) if measured is None else theory.rotation_errors(measured)
 
     @cached_property
     def curve(self) -> pd.DataFrame:
@@ -133,9 +135,12 @@ def read_frontier(path: Path) -> pd.DataFrame | None:
 
 
 def furnish(material: Material, assets: Path) -> Material:
-    """Add what is the same for every recording: captured tokens and the quality sweep, each read once."""
+    """Add what is the same for every recording: captured tokens and the quality lab's tables, each read once."""
     if material.frontier is None:
         material.frontier = _frontier(assets / "quality" / "frontier.parquet")
+    if all(table is None for table in material.theory):
+        material.theory = _theory(assets / "quality")
+        material.__dict__.pop("rotation", None)
     captured = _captured(assets / "lessons" / "tokens.parquet")
     if captured and material.tokens is not captured:
         material.tokens = captured
@@ -146,6 +151,11 @@ def furnish(material: Material, assets: Path) -> Material:
 @cache
 def _frontier(path: Path) -> pd.DataFrame | None:
     return read_frontier(path)
+
+
+@cache
+def _theory(folder: Path) -> theory.Theory:
+    return theory.read(folder)
 
 
 @cache

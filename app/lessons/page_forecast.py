@@ -82,8 +82,13 @@ def insight(material: Material, info: forecast.Forecast, tolerance: float, lang:
     fits, total = material.fits, forecast.totals(material.probe_grid, material.fits, tolerance)
     every = max(1, sum(total.values()))
     right = (total[forecast.HIT_FOUR] + total[forecast.HIT_EIGHT]) / every
+    unseen = material.theory.predictor
+    held = "" if unseen is None else say(
+        "aha_unseen", median=words.percent(max(0.0, float(unseen["r2_held_out"].median()))),
+        worse=words.percent(float((unseen["r2_held_out"] < 0).mean())),
+    )
     return sentences(lang, direction, say(
         "aha_all", negative=int((fits["alpha"] < 0).sum()), count=len(fits), median=words.percent(fits["r2"].median()),
         right=words.percent(right), waste=words.percent(total[forecast.WASTE] / every),
         miss=words.percent(total[forecast.MISS] / every),
-    ))  # fmt: skip
+    ), held)  # fmt: skip

@@ -31,17 +31,22 @@ def page(material: Material, lang: str, sent: Mapping[str, Any]) -> Page:
 
     names = {name: group(lang, name) for name in grid.groups}
     labels = {"with": say("with"), "without": say("without"), "axis_error": say("axis_error"),
-              "axis_share": say("axis_share"), "step": text(lang, "common.step"),
+              "axis_share": say("axis_share"), "axis_reuse": say("axis_reuse"), "axis_gain": say("axis_gain"), "step": text(lang, "common.step"),
               "empty": text(lang, "learn.empty_figure"),
               "percent": {row.group: words.percent(row.rings) for row in info.alarm.itertuples()}}  # fmt: skip
+    figure_list = [
+        plot("kept", figures.kept(info, on, labels),
+             say("line", block=grid.blocks[info.block], group=names[grid.groups[info.group]]), say("line_alt"), 15),
+        plot("alarm", figures.alarm(info.alarm, names, labels), say("alarm", limit=limit), say("alarm_alt"), 11),
+    ]  # fmt: skip
+    reuse = material.theory.reuse
+    if reuse is not None:
+        figure_list.append(plot("gains", figures.gains(reuse, labels), say("gains", prompts=int(reuse["prompts"].max())),
+                                say("gains_alt"), 12))  # fmt: skip
     return Page(
         say("title"), say("lead"), say("task"),
         [controls.chips("purified", say("switch"), state, [("off", say("off")), ("on", say("on"))])],
-        [
-            plot("kept", figures.kept(info, on, labels),
-                 say("line", block=grid.blocks[info.block], group=names[grid.groups[info.group]]), say("line_alt"), 15),
-            plot("alarm", figures.alarm(info.alarm, names, labels), say("alarm", limit=limit), say("alarm_alt"), 11),
-        ],
+        figure_list,
         [
             (words.percent(info.share if on else 0.0), say("fact_share")),
             (words.bits(info.bits[int(on)]), say("fact_bits", without=words.bits(info.bits[0]))),

@@ -18,7 +18,7 @@ KEY = "rotation"
 
 def page(material: Material, lang: str, sent: Mapping[str, Any]) -> Page:
     """`sent`: {"rotated": "off" | "on", "group": a layer group}."""
-    known = groups(material.tokens)
+    known = [name for name in groups(material.tokens) if name in set(material.rotation["group"])]
     if not known:
         return missing(lang, KEY)
     chosen = controls.choice(sent, "group", known, most_moved(material))
@@ -51,13 +51,15 @@ def page(material: Material, lang: str, sent: Mapping[str, Any]) -> Page:
             (words.percent(now["nvfp4"]), say("fact_nvfp4")),
         ],
         insight(info, chosen, on, lang, say),
-        sentences(lang, say("note", count=count), about(info.token, lang), source(lang, material)),
+        sentences(lang, say("note" if material.theory.rotation is None else "note_measured", count=count),
+                  about(info.token, lang), source(lang, material)),
     )  # fmt: skip
 
 
 def most_moved(material: Material) -> str:
     """The layer whose INT8 error rotation changes most: the clearest one to begin with."""
-    table = material.rotation[material.rotation["format"] == "int8"]
+    known = groups(material.tokens)
+    table = material.rotation[(material.rotation["format"] == "int8") & material.rotation["group"].isin(known)]
     return str(table.iloc[int((table["plain"] / table["rotated"]).to_numpy().argmax())]["group"])
 
 

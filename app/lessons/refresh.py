@@ -88,10 +88,10 @@ class Measured(NamedTuple):
 
 
 def measured(frontier: pd.DataFrame | None) -> Measured | None:
-    """The quality sweep's own answer, paired over prompts and seeds; None where it was not measured."""
+    """The quality sweep's own answer, paired over settings, prompts and seeds; None where it was not measured."""
     if frontier is None or frontier.empty:
         return None
-    keys = ["prompt", "seed"]
+    keys = ["setting", "prompt", "seed"]
     pair = [frontier[frontier["method"] == name] for name in ("dmpq_tdc", "sixbit")]
     if any(rows.empty for rows in pair):
         return None
@@ -99,4 +99,5 @@ def measured(frontier: pd.DataFrame | None) -> Measured | None:
     joined = pd.concat(means, axis=1, keys=["without", "with_"]).dropna()
     if joined.empty:
         return None
-    return Measured(float(joined["without"].mean()), float(joined["with_"].mean()), len(joined))
+    prompts = joined.index.get_level_values("prompt").nunique()
+    return Measured(float(joined["without"].mean()), float(joined["with_"].mean()), prompts)

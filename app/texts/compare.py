@@ -7,10 +7,12 @@ TEXTS = {
         "compare.frontier": "Quality against cost",
         "compare.frontier_lead": "Every dot is one setting of one method, averaged over {prompts} prompts; the bars are "
         "95 % intervals. All methods ran on the same prompts in the same process. Click a dot of ours to open it in the Lab.",
+        "compare.timed": "Seconds are the denoising alone, each setting timed by itself on one {device}; methods that are "
+        "only simulated have none.",
         "compare.frontier_alt": "Quality against cost for every method and setting, with intervals; the table below has the same numbers",
         "compare.frontier_empty": "Not measured yet",
         "compare.frontier_missing": "The quality sweep has not been run yet. Make it with "
-        "<code>python -m engine.sweep</code>, or tune a policy in the Lab.",
+        "<code>python -m engine frontier --out assets/quality/frontier.parquet</code>.",
         "compare.verdict": "{good} of our {all} settings are beaten by no peer on both axes at once.",
         "compare.verdict_none": "No setting of ours stands unbeaten on these two axes: a peer is better in both.",
         "compare.quality": "Quality",
@@ -20,7 +22,7 @@ TEXTS = {
         "compare.ssim": "close to FP16 (SSIM)",
         "compare.prompt_accuracy": "ticks right",
         "compare.flicker": "flicker (lower is better)",
-        "compare.seconds": "seconds per clip",
+        "compare.seconds": "seconds of denoising per clip",
         "compare.bits": "bits on average, skipped = 0",
         "compare.bits_computed": "bits, computed only",
         "compare.skipped": "blocks skipped",
@@ -75,6 +77,7 @@ TEXTS = {
         "method.pyramid_attention_broadcast": "PyramidAttentionBroadcast (diffusers)",
         "method.smoothquant_w8a8": "SmoothQuant W8A8",
         "method.weights_only_nvfp4": "NVFP4 weights, no rotation",
+        "method.dmpq_weighted": "mixed, weighted by Γ (ours, on trial)",
         "method.static_mix": "static 6-bit mix (as ViDiT-Q)",
     },
     "zh-CN": {
@@ -83,10 +86,10 @@ TEXTS = {
         "compare.frontier": "质量与代价",
         "compare.frontier_lead": "每个点是一种方法的一个设置，对 {prompts} 条提示取平均；竖线是 95 % 区间。"
         "所有方法在同一进程里用同样的提示运行。点击我们的点，可在实验室中打开。",
+        "compare.timed": "秒数只计去噪，每个设置单独在一块 {device} 上计时；仅为模拟的方法没有秒数。",
         "compare.frontier_alt": "每种方法、每个设置的质量与代价及区间；下面的表格有同样的数字",
         "compare.frontier_empty": "尚未测量",
-        "compare.frontier_missing": "质量扫描还没有运行。用 <code>python -m engine.sweep</code> 生成，"
-        "或在实验室里调一个策略。",
+        "compare.frontier_missing": "质量扫描还没有运行。用 <code>python -m engine frontier --out assets/quality/frontier.parquet</code> 生成。",
         "compare.verdict": "我们的 {all} 个设置中，有 {good} 个没有被任何同行在两个轴上同时超过。",
         "compare.verdict_none": "在这两个轴上，我们没有一个设置不被超过：有同行在两方面都更好。",
         "compare.quality": "质量",
@@ -96,7 +99,7 @@ TEXTS = {
         "compare.ssim": "与 FP16 的接近程度（SSIM）",
         "compare.prompt_accuracy": "勾对的比例",
         "compare.flicker": "闪烁（越低越好）",
-        "compare.seconds": "每段视频秒数",
+        "compare.seconds": "每段视频的去噪秒数",
         "compare.bits": "平均位数（跳过 = 0）",
         "compare.bits_computed": "位数，只计计算部分",
         "compare.skipped": "跳过的模块",
@@ -150,6 +153,7 @@ TEXTS = {
         "method.pyramid_attention_broadcast": "PyramidAttentionBroadcast(diffusers)",
         "method.smoothquant_w8a8": "SmoothQuant W8A8",
         "method.weights_only_nvfp4": "NVFP4 权重，无旋转",
+        "method.dmpq_weighted": "混合，按 Γ 加权（我们的扩展，试验中）",
         "method.static_mix": "静态 6 位混合（类似 ViDiT-Q）",
     },
 }

@@ -32,6 +32,8 @@ TEXTS = {
         "rotation.nvfp4_worse": "NVFP4 even gets worse ({before} → {after}): its short rulers had already locked the "
         "outlier in with 15 neighbours, and now everyone gets a share.",
         "rotation.all": "Over all layers the error shrinks by a factor of {int8} in INT8 and {nvfp4} in NVFP4 (below 1 it grows).",
+        "rotation.note_measured": "Errors of whole layers (the product, activations rounded alone), mean over {count} "
+        "measurements of this layer in a real run. The bars above show one token.",
         "rotation.note": "Error of the activations alone, mean over {count} tokens of this layer.",
     },
     "zh-CN": {
@@ -62,6 +64,7 @@ TEXTS = {
         "rotation.nvfp4_worse": "NVFP4 反而变差（{before} → {after}）：它的短尺早已把离群值和 15 个邻居关在一起，"
         "现在人人都分到一份。",
         "rotation.all": "所有层合计，误差缩小的倍数：INT8 {int8}，NVFP4 {nvfp4}（小于 1 表示变大）。",
+        "rotation.note_measured": "整层的误差（乘积，仅激活取整），为一次真实运行中本层 {count} 次测量的平均。上面的柱子是一个 token。",
         "rotation.note": "仅激活值的误差，为本层 {count} 个 token 的平均。",
     },
 }

@@ -8,7 +8,7 @@ import pytest
 
 from app.figures import lesson_average, lesson_budget, lesson_forecast, lesson_refresh, lesson_rotation
 from app.figures.grid import build
-from app.lessons import average, budget, forecast, numbers, refresh, rotation, ruler, tokens, turn
+from app.lessons import average, budget, course, forecast, numbers, refresh, rotation, ruler, theory, tokens, turn
 from app.lessons.material import Material, calibrated
 from engine.policy import PRESETS
 from engine.replay import replay
@@ -177,7 +177,7 @@ def test_refresh_purifying_removes_error_and_costs_bits(probe):
 
 def test_refresh_measured_pairs_the_same_prompts():
     rows = [("dmpq_tdc", "a", 1, 30.0), ("dmpq_tdc", "b", 1, 32.0), ("sixbit", "a", 1, 31.0), ("sixbit", "c", 1, 99.0)]
-    table = pd.DataFrame(rows, columns=["method", "prompt", "seed", "psnr"])
+    table = pd.DataFrame(rows, columns=["method", "prompt", "seed", "psnr"]).assign(setting="{}")
     assert refresh.measured(table) == refresh.Measured(30.0, 31.0, 1)
     assert refresh.measured(table[table["method"] == "sixbit"]) is None and refresh.measured(None) is None
 
@@ -219,6 +219,7 @@ def test_empty_data_gives_empty_titled_figures():
         lesson_refresh.alarm(none, {}, WORDS),
         lesson_refresh.kept(refresh.Refresh(0, (0, 0), (0, 0), none, 0, 0, (nan, nan)), True, WORDS),
     ]  # fmt: skip
+    shown.append(lesson_refresh.gains(None, WORDS))
     for figure in shown:
         assert figure["data"] == [] and figure["layout"]["annotations"][0]["text"] == "word"
 
@@ -247,3 +248,29 @@ def test_figures_are_figures(probe, grid):
 
 def test_hadamard_width_follows_the_token():
     assert [numbers.hadamard_block(n) for n in (1536, 192, 96, 48, 20)] == [128, 64, 32, 16, 1]
+
+
+def test_theory_tables_feed_the_lessons(tmp_path, probe):
+    rotation_rows = [
+        ("activations", precision, block, layer, 3, rotated, error * (0.5 if rotated and precision == "int8" else 1.0))
+        for layer, error in (("qkv", 0.02), ("down", 0.04)) for precision in ("int8", "nvfp4")
+        for block in range(2) for rotated in (False, True)
+    ]  # fmt: skip
+    columns = ["quantized", "precision", "block", "layer", "step", "rotated", "error"]
+    pd.DataFrame(rotation_rows, columns=columns).to_parquet(tmp_path / "theory_rotation.parquet")
+    pd.DataFrame({"alpha": [-1.0], "r2": [0.9], "r2_held_out": [-0.2]}).to_parquet(tmp_path / "theory_predictor.parquet")
+    pd.DataFrame({"tdc_threshold": [0.1, 0.2], "psnr": [0.2, 0.4], "psnr_low": [0.1, 0.2], "psnr_high": [0.3, 0.6],
+                  "prompts": [8, 8]}).to_parquet(tmp_path / "theory_reuse.parquet")  # fmt: skip
+    (tmp_path / "foreign").mkdir()
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "foreign" / "theory_rotation.parquet")
+    assert theory.read(tmp_path / "foreign") == theory.Theory()
+    found = theory.read(tmp_path)
+    table = theory.rotation_errors(found.rotation)
+    assert rotation.gain(table, "int8") == pytest.approx(2.0) and rotation.gain(table, "nvfp4") == pytest.approx(1.0)
+    assert table["tokens"].tolist() == [2, 2, 2, 2]
+    material = Material(probe=probe, theory=found)
+    said = course.open_lesson(material, 3, "en", {"rotated": "on", "group": "qkv"})
+    assert "from 2.0" in said["aha"] and "whole layers" in said["note"]
+    assert "do worse than simply guessing" in course.open_lesson(material, 4, "en", {})["aha"]
+    last = course.open_lesson(material, 6, "zh-CN", {})["figures"][-1]
+    assert last["id"] == "gains" and last["spec"]["data"][0]["y"] == [0.2, 0.4]
