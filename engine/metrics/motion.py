@@ -46,7 +46,8 @@ def read_motion(centres: np.ndarray, radii: np.ndarray, angles: np.ndarray, weig
         if seen.sum() > 0.4:
             error = np.exp(1j * (np.nan_to_num(angles) - path[:, 3]))
             error = np.angle(error * np.exp(-1j * np.angle(seen @ error)))
-            turn = (EDGE * radius) ** 2 * (seen @ error**2) / seen.sum()
+            # The median, because a stripe that crosses a background of its own colour is lost in a few frames.
+            turn = (EDGE * radius) ** 2 * float(np.median(error[seen > 0] ** 2))
         fits.append((math.sqrt(place + size + turn), motion, radius))
     residual, motion, radius = min(fits)
     return Movement(motion if residual < LIMIT else None, float(radius), residual)

@@ -14,7 +14,8 @@ from engine import vocabulary as world
 
 # Distances are taken in (brightness, red-blue, green-magenta): a colour cast of soft light changes the first most.
 OPPONENT = np.array([(0.6, 0.6, 0.6), (0.9, 0.0, -0.9), (-0.5, 1.0, -0.5)], np.float32).T
-BACKGROUND_LIMIT = 0.14  # median distance up to which a place counts as recognised
+BACKGROUND_LIMIT = 0.14  # distance up to which a place counts as recognised, in the share SEEN of the picture
+SEEN = 0.35  # two large objects may cover all the rest
 THIN = 2  # every second row and column is enough to know a place by
 FOREGROUND = 0.11  # distance from the background at which a pixel belongs to an object
 HUE_LIMIT = 0.30  # distance from fill or stripe at which a pixel is sure of its hue
@@ -23,7 +24,9 @@ CORE = 4  # px: narrower bands are edges that blur has mixed, no fill
 FEWEST_PIXELS = 60  # of a fill's core per frame: a quarter of the smallest object's fill
 SHADOW = (0.45, 1.03)  # how dark a shadow on a floor may be
 FLOOR = 86  # y below which a room's floor, and so shadows, begin
+HOLE = 0.57  # radius of a ring's hole in radii of a disc of the ring's outer size, with a margin for its inner rim
 RIM = 14.0  # px around sure pixels that foreground still belongs to their object
+SHADES = (0.84, 1.16)  # the darkest and brightest that soft light makes an object
 LIGHTS = {"plain": (1.0,), "scenic": (0.88, 1.0, 1.1)}
 
 PLACES = (*world.BACKGROUNDS, *world.ROOMS)
@@ -77,7 +80,7 @@ def read_place(pixels: np.ndarray) -> tuple[str | None, np.ndarray]:
     middle = np.median(pixels[:, ::THIN, ::THIN], axis=0)
     apart = np.linalg.norm(_places()[:, ::THIN, ::THIN] - middle, axis=-1)
     index = int(np.minimum(apart, 0.4).mean((1, 2)).argmin())
-    found = bool(np.median(apart[index]) < BACKGROUND_LIMIT)
+    found = bool(np.quantile(apart[index], SEEN) < BACKGROUND_LIMIT)
     picture = _places()[index]
     if not found:
         # An unknown ground: take its most frequent colour as flat, so that objects on it can still be read.
@@ -189,17 +192,26 @@ def _blob(colour: str, mask: np.ndarray, doubt: np.ndarray, distance: np.ndarray
         filled[frame] = canvas > 0
         rows, columns = np.nonzero(canvas)
         x, y = columns.mean(), rows.mean()
-        inner = np.hypot(columns - x, rows - y) < 0.42 * np.sqrt(len(rows) / np.pi)
+        radius = np.hypot(columns - x, rows - y) / np.sqrt(len(rows) / np.pi)
         ground = distance[frame, rows, columns] < FOREGROUND
+        inner = radius < 0.42
         hollow.append(ground[inner].mean() if inner.any() else 0.0)
-        offset = pixels[frame, rows, columns] - fill
-        share = offset @ along / (along @ along)
-        off_line = np.linalg.norm(offset - share[:, None] * along, axis=-1)
-        band = (share > 0.5) & (share < 1.4) & (off_line < 0.15) & ~(ground & (hollow[-1] > 0.6))
+        share, off_line = _paleness(pixels[frame, rows, columns], fill, along)
+        # A stripe may look like the wall behind it, so a ring's hole is left out by its place, not by its colour.
+        band = (share > 0.5) & (share < 1.4) & (off_line < 0.15) & (radius > HOLE if hollow[-1] > 0.6 else True)
         band &= cv2.erode(canvas, np.ones((5, 5), np.uint8))[rows, columns] > 0
         if band.sum() > 0.03 * len(rows):
             stripe[frame] = columns[band].mean(), rows[band].mean()
     return Blob(colour, mask, filled, filled.any((1, 2)), float(np.median(hollow)) if hollow else 0.0, doubt, stripe)
+
+
+def _paleness(chosen: np.ndarray, fill: np.ndarray, along: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How far pixels (N, 3) lie from the fill (0) to the stripe (1) under some light, and their distance from there."""
+    pair = np.stack([fill, along], -1)
+    light = np.clip((chosen @ np.linalg.pinv(pair).T)[:, 0], *SHADES)[:, None]
+    offset = chosen - light * fill
+    share = offset @ along / (along @ along)
+    return share, np.linalg.norm(offset - share[:, None] * along, axis=-1)
 
 
 def _mark_contacts(blobs: list[Blob]) -> None:
