@@ -8,9 +8,7 @@ A sweep may be split over processes and machines: each runs `--shard i/n` with t
 its own file beside `--out`; `--merge` joins what is there. A killed shard goes on where it stopped.
 """
 
-import argparse
 import sys
-import time
 from pathlib import Path
 
 GRIDS = ("frontier", "defaults", "agreement", "timing")
@@ -20,7 +18,7 @@ def add_parsers(commands) -> None:
     """Add the three subcommands to an argparse `add_subparsers` object; each sets `run` to its function."""
     _frontier_parser(commands.add_parser("frontier", help="quality against bits and time, with the peers"))
     _theory_parser(commands.add_parser("theory", help="does the method's reasoning hold on this model?"))
-    _tune_parser(commands.add_parser("tune", help="find thresholds that keep a wanted quality"))
+    _tune_parser(commands.add_parser("tune", help="find the thresholds that keep a share of the quality"))
 
 
 def _common(parser, steps: int = 30) -> None:
@@ -60,11 +58,14 @@ def _theory_parser(parser) -> None:
 
 def _tune_parser(parser) -> None:
     _common(parser)
-    parser.add_argument("--out", type=Path, required=True, help="the policy, .json")
-    parser.add_argument("--keep-quality", type=float, default=0.98, help="share of the 8-bit run's SSIM to keep")
+    parser.add_argument("--prompt", action="append", help="may be given several times; default: drawn at random")
+    parser.add_argument("--prompts", type=int, default=2, metavar="N", help="how many to draw (default: 2)")
+    parser.add_argument("--keep-quality", type=float, default=0.98, help="share of the SSIM to keep (default: 0.98)")
     parser.add_argument("--objective", choices=("bits", "seconds"), default="bits")
-    parser.add_argument("--prompts", type=int, default=2)
-    parser.add_argument("--preset", default="sixbit", help="what is not searched comes from this preset")
+    parser.add_argument("--policy", default="sixbit", metavar="PRESET|FILE", help="where the other settings come from")
+    parser.add_argument("--set", action="append", metavar="FIELD=VALUE", help="change one field of it")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("policy.json"), help="the policy (default: policy.json)")
     parser.set_defaults(run=tune)
 
 
@@ -73,7 +74,7 @@ def _tune_parser(parser) -> None:
 
 def frontier(options) -> int:
     """Run a part of the sweep, or merge the parts; returns the exit code."""
-    from engine import sweep
+    from engine import lab_tasks, sweep
 
     if options.merge:
         return _merge(options.out)
@@ -81,35 +82,44 @@ def frontier(options) -> int:
     bench = _bench(options)
     work = []
     for grid in options.grid:
-        work += _tasks(grid, options, bench.handle.model_hash)
+        work += _tasks(grid, options, bench.handle.model_hash, bench.device.type)
+    # Prompt by prompt over all grids, so that a sweep that runs out of time has all of them.
+    numbers: dict[str, dict] = {}
+    for task in work:
+        of_grid = numbers.setdefault("agreement" if task.method == lab_tasks.AGREEMENT else "sweep", {})
+        of_grid.setdefault((task.prompt, task.seed), len(of_grid))
+    place = {pair: number for pairs in numbers.values() for pair, number in pairs.items()}
+    work.sort(key=lambda task: place[task.prompt, task.seed])
     mine = sweep.shard(work, index, count, together=options.grid != ["timing"])
     store = sweep.Store(_part_path(options.out, index, count))
 
     def execute(task):
-        from engine import lab_tasks
-
         return lab_tasks.execute(bench, task)
 
     def progress(done, total, task):
         print(f"{done + 1}/{total} {task.method} {task.setting} {task.prompt[:40]}", file=sys.stderr, flush=True)
 
-    added = sweep.run(mine, store, execute, progress, budget_seconds=options.budget)
-    print(f"{added} runs added, {len(store)} of {len(mine)} there.")
-    return 0 if count > 1 else _merge(options.out)
+    def failed(task, error):
+        failures.append(task)
+        print(f"{task.method} {task.setting} failed: {error}", file=sys.stderr, flush=True)
+
+    failures = []
+    added = sweep.run(mine, store, execute, progress, budget_seconds=options.budget, failed=failed)
+    print(f"{added} runs added, {len(store)} of {len(mine)} there, {len(failures)} failed.")
+    merged = 0 if count > 1 else _merge(options.out)
+    return merged or (1 if failures else 0)
 
 
-def _tasks(grid: str, options, model: str) -> list:
+def _tasks(grid: str, options, model: str, device: str) -> list:
     from engine import lab_tasks, methods
 
     pairs = methods.prompts(options.prompts)
     common = (options.steps, options.guidance, model)
     if grid == "agreement":
         return lab_tasks.agreement_tasks(options.policies, options.probe_count or 4, *common)
-    table = methods.DEFAULTS if grid == "defaults" else methods.FRONTIER
-    if options.methods:
-        table = methods.chosen(table, options.methods)
+    table = methods.chosen(methods.DEFAULTS if grid == "defaults" else methods.FRONTIER, options.methods)
     if grid == "timing":
-        return lab_tasks.timing_tasks(table, *common)
+        return lab_tasks.timing_tasks(table, device, *common)
     return methods.tasks(table, pairs[: options.tuning_prompts] if grid == "defaults" else pairs, *common)
 
 
@@ -162,28 +172,31 @@ def theory(options) -> int:
 
 
 def tune(options) -> int:
-    """Search thresholds and write the policy; returns the exit code. Ctrl-C ends it with nothing written."""
+    """Search thresholds, verify them, write the policy; returns the exit code. Ctrl-C writes nothing."""
     from engine import methods
     from engine.attach import attach
-    from engine.policy import Policy
-    from engine.tune import Progress, tune as search
+    from engine.cli import read_policy
+    from engine.tune import Progress
+    from engine.tune import tune as search
 
+    policy = read_policy(options)
+    if options.out.suffix.lower() != ".json" or not options.out.absolute().parent.is_dir():
+        raise ValueError(f"--out must be a .json file in a folder that exists; got {options.out}.")
     _threads(options)
     pipe = _open(options)
     attach(pipe)
-    prompts = [prompt for prompt, _ in methods.prompts(options.prompts)]
-    started = time.monotonic()
-    base = Policy.preset(options.preset)
-    for event in search(
-        pipe, prompts, options.keep_quality, base=base, objective=options.objective, steps=options.steps,
-        guidance=options.guidance,
-    ):  # fmt: skip
+    prompts = options.prompt or [prompt for prompt, _ in methods.prompts(options.prompts)]
+    work = search(
+        pipe, prompts, options.keep_quality, base=policy, objective=options.objective, steps=options.steps,
+        guidance=options.guidance, seed=options.seed,
+    )  # fmt: skip
+    for event in work:
         if isinstance(event, Progress):
-            print(f"{event.done:4.0%} {time.monotonic() - started:5.0f} s  {event.message}", flush=True)
+            print(f"{event.done:4.0%} {event.message}", file=sys.stderr, flush=True)
         else:
             event.policy.save(options.out)
             print(event.message)
-            print(f"Written to {options.out}.")
+            print(f"Wrote {options.out}")
     return 0
 
 
@@ -232,22 +245,3 @@ def _bench(options, attach_probes: bool = True):
             return probes.load_probes(folder, options.probe_count, wait=300.0)
 
     return Bench(_open(options), options.steps, options.guidance, traces)
-
-
-def main(arguments=None) -> int:
-    """The three commands by themselves: `python -m engine.cli_quality frontier ...`."""
-    parser = argparse.ArgumentParser(prog="python -m engine", description=__doc__.splitlines()[0])
-    add_parsers(parser.add_subparsers(required=True))
-    options = parser.parse_args(arguments)
-    try:
-        return options.run(options)
-    except KeyboardInterrupt:
-        print("Stopped; finished runs are kept.", file=sys.stderr)
-        return 130
-    except (ValueError, RuntimeError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

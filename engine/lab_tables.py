@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from engine import agreement, lab_tasks, methods, recommend, theory
+from engine.calibrate import FILE_NAME, fit
 from engine.files import write_atomic
 from engine.settings import Policy
 from engine.sweep import setting, write_parquet
@@ -14,7 +15,10 @@ from engine.trace import Trace
 
 
 def write(probes: Sequence[Trace], out: Path, rows_path: Path | None = None) -> None:
-    """Everything that follows from the probe traces, and from the frontier's rows where there are some."""
+    """Everything that follows from the probe traces, and from the frontier's rows where there are some.
+
+    `calibration.json` is the fit to the probes, for the folder of the model.
+    """
     limit = Policy().error_threshold
     for name, table in (
         ("predictor", theory.predictor(probes, limit)), ("points", theory.points(probes)),
@@ -24,10 +28,13 @@ def write(probes: Sequence[Trace], out: Path, rows_path: Path | None = None) -> 
     if rows_path is None:
         return
     rows = pd.read_parquet(rows_path)
+    fit(probes, str(rows["model"].iloc[0])).save(out / FILE_NAME)
+    single = rows_path.with_name("defaults.parquet")
+    everything = pd.concat([rows, pd.read_parquet(single)], ignore_index=True) if single.exists() else rows
     _save(theory.reuse_gain(rows), out / "theory_reuse.parquet")
-    lines = recommend.table(rows)
+    lines = recommend.table(everything)
     _save(lines, out / "summary.parquet")
-    _save(effects(rows), out / "theory_settings.parquet")
+    _save(effects(everything), out / "theory_settings.parquet")
     write_atomic(out / "recommended.json", json.dumps(advice(lines), indent=1))
     agreed = rows_path.with_name("replay_agreement.parquet")
     if agreed.exists():

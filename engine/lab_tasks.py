@@ -1,21 +1,22 @@
 """The quality lab's other tasks: replay against reality, and time alone on a machine.
 
 All are `sweep.Task`s, so that one sweep, one store and one `execute` serve them: `agreement` holds a random policy as
-its setting and compares a real run with the replay of its prompt's probe; `timing:<method>` runs a method without
-looking at the result, after one run to warm up.
+its setting and compares a real run with the replay of its prompt's probe; `timing@<device>:<method>` runs a method
+without looking at the result, after a short run to warm up.
 """
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pandas as pd
 
 from engine import agreement, methods
 from engine.replay import replay
 from engine.settings import Policy
-from engine.sweep import Task, setting
+from engine.sweep import COLUMNS, Task, setting
 
-AGREEMENT, TIMING = "agreement", "timing:"
+AGREEMENT, TIMING = "agreement", "timing@"
 
 
 def agreement_tasks(count: int, prompts: int, steps: int, guidance: float, model: str) -> list[Task]:
@@ -29,13 +30,12 @@ def agreement_tasks(count: int, prompts: int, steps: int, guidance: float, model
 
 
 def timing_tasks(
-    grid: Mapping[str, tuple[dict, ...]], steps: int, guidance: float, model: str, repeats: int = 2
+    grid: Mapping[str, tuple[dict, ...]], device: str, steps: int, guidance: float, model: str, repeats: int = 2
 ) -> list[Task]:
-    """Every setting of the frontier, `repeats` prompts each."""
+    """Every setting of `grid` for `repeats` prompts, to be timed on "cpu" or "cuda"."""
     pairs = methods.prompts(repeats)
     return [
-        Task(TIMING + task.method, task.setting, task.prompt, task.seed, steps, guidance, model)
-        for task in methods.tasks(grid, pairs, steps, guidance, model)
+        replace(task, method=f"{TIMING}{device}:{task.method}") for task in methods.tasks(grid, pairs, steps, guidance, model)
     ]
 
 
@@ -45,11 +45,11 @@ def execute(bench, task: Task) -> dict:
         return _agree(bench, task)
     if not task.method.startswith(TIMING):
         return bench.execute(task)
-    plain = Task(task.method.removeprefix(TIMING), task.setting, task.prompt, task.seed, task.steps, task.guidance, task.model)
-    if not getattr(bench, "warm", False):
-        bench.execute(plain, timing_only=True)
-        bench.warm = True
-    return bench.execute(plain, timing_only=True)
+    device, method = task.method.removeprefix(TIMING).split(":")
+    if device != bench.device.type:
+        raise ValueError(f"This task is to be timed on {device}; the model is on {bench.device.type}.")
+    bench.warm_up()
+    return bench.execute(replace(task, method=method), timing_only=True)
 
 
 def _agree(bench, task: Task) -> dict:
@@ -70,28 +70,43 @@ def _agree(bench, task: Task) -> dict:
 
 
 def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Merged rows of a sweep → the tables to publish: frontier, agreement, timing (those that are not empty).
+    """Merged rows of a sweep → the tables to publish: frontier, defaults, replay_agreement, timing (if not empty).
 
-    Times that were taken alone replace those that were taken beside other processes: `seconds` then is the median
-    of the timing runs of that (method, setting), and `seconds_shared` what the run itself took.
+    `frontier` has the swept methods; `defaults` the single changes and the extensions. `target_bits` becomes the
+    error threshold that it was answered with. Times that were taken alone replace those that were taken beside other
+    processes: `seconds` then is the median of the timing runs of that (method, setting), on the machine named in
+    `seconds_device`, and `seconds_shared` what the run itself took.
     """
-    timing = rows[rows["method"].str.startswith(TIMING)].dropna(axis=1, how="all")
-    agreed = rows[rows["method"] == AGREEMENT].dropna(axis=1, how="all")
-    main = rows[~rows["method"].str.startswith(TIMING) & (rows["method"] != AGREEMENT)]
-    main = main[[name for name in main.columns if main[name].notna().any()]].reset_index(drop=True)
-    tables = {}
+    timed = rows["method"].str.startswith(TIMING)
+    timing, agreed = _tidy(rows[timed]), _tidy(rows[rows["method"] == AGREEMENT])
+    main = _tidy(rows[~timed & (rows["method"] != AGREEMENT)])
+    tables = {"replay_agreement": agreed}
     if len(timing):
-        timing = timing.assign(method=timing["method"].str.removeprefix(TIMING)).reset_index(drop=True)
+        timing["method"] = timing["method"].str.split(":").str[1]
         tables["timing"] = timing
-        alone = timing[timing["device"] == timing["device"].iloc[0]].groupby(["method", "setting"])["seconds"].median()
-        if len(main):
-            index = pd.MultiIndex.from_frame(main[["method", "setting"]])
-            main = main.assign(seconds_shared=main["seconds"], seconds=alone.reindex(index).to_numpy())
-    if len(agreed):
-        tables["replay_agreement"] = agreed.reset_index(drop=True)
+    if len(timing) and len(main):
+        device = "cuda" if (timing["device"] == "cuda").any() else timing["device"].iloc[0]
+        alone = timing[timing["device"] == device].groupby(["method", "setting"])["seconds"].median()
+        index = pd.MultiIndex.from_frame(main[["method", "setting"]])
+        main = main.assign(seconds_shared=main["seconds"], seconds=alone.reindex(index).to_numpy(), seconds_device=device)
     if len(main):
-        tables["frontier"] = main
-    return tables
+        swept = {(name, setting(**values)) for name, settings in methods.FRONTIER.items() for values in settings}
+        pairs = zip(main["method"], main["setting"])
+        published = [pair in swept and pair[0] not in methods.EXTENSIONS for pair in pairs]
+        main["setting"] = [_answered(*cells) for cells in zip(main["setting"], main["error_threshold"])]
+        shown = pd.Series(published, index=main.index)
+        tables.update(frontier=main[shown], defaults=main[~shown])
+    return {name: table.reset_index(drop=True) for name, table in tables.items() if len(table)}
+
+
+def _tidy(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[[name for name in rows.columns if rows[name].notna().any() or name in COLUMNS]].copy()
+
+
+def _answered(text: str, threshold: float) -> str:
+    values = json.loads(text)
+    return setting(**{name: value for name, value in values.items() if name != "target_bits"}, error_threshold=threshold) \
+        if "target_bits" in values else text
 
 
 def both_sources(agreed: pd.DataFrame) -> pd.DataFrame:

@@ -44,7 +44,7 @@ def bend(saving: Sequence[float], quality: Sequence[float], floor: float = -np.i
 def table(rows: pd.DataFrame, metrics: Sequence[str] = ("psnr", "ssim", "same_ticks", "prompt_accuracy")) -> pd.DataFrame:
     """One line per (method, setting): means with 95 % intervals of `metrics`, means of what was spent."""
     found = None
-    for metric in metrics:
+    for metric in [name for name in metrics if name in rows.columns]:
         part = summary(rows, metric).rename(columns={"mean": metric, "low": f"{metric}_low", "high": f"{metric}_high"})
         part = part.drop(columns="runs") if found is not None else part
         found = part if found is None else found.merge(part, on=["method", "setting"], how="left")

@@ -116,11 +116,13 @@ def run(
     progress: Callable[[int, int, Task], None] | None = None,
     stop: Callable[[], bool] | None = None,
     budget_seconds: float | None = None,
+    failed: Callable[[Task, Exception], None] | None = None,
 ) -> int:
     """Execute what the store lacks, in order; returns how many rows were added.
 
     Args:
         execute: one task → its result columns. An exception ends the sweep; finished rows stay.
+        failed: told of a ValueError or RuntimeError of one task, after which the sweep goes on with the next.
         progress: called before each run with (done, total, task).
         stop: asked before each run; True ends the sweep cleanly.
         budget_seconds: no run starts after this many seconds.
@@ -136,7 +138,14 @@ def run(
             continue
         if progress is not None:
             progress(number, len(tasks), task)
-        store.append(task, execute(task))
+        try:
+            result = execute(task)
+        except (ValueError, RuntimeError) as error:
+            if failed is None:
+                raise
+            failed(task, error)
+            continue
+        store.append(task, result)
         added += 1
     return added
 

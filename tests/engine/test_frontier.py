@@ -67,17 +67,33 @@ def test_agreement_and_timing_are_tasks_like_any_other(bench):
     rows = [lab_tasks.execute(bench, task) for task in tasks]
     assert all(0 <= row["skips"] <= 1 and row["known"] == 1 for row in rows)
     assert "run_skips" not in rows[0] and "run_skips" in rows[1]
-    timing = lab_tasks.timing_tasks({"int8_tdc": ({},)}, STEPS, GUIDANCE, bench.handle.model_hash, repeats=1)
+    timing = lab_tasks.timing_tasks({"int8_tdc": ({},)}, "cpu", STEPS, GUIDANCE, bench.handle.model_hash, repeats=1)
     row = lab_tasks.execute(bench, timing[0])
     assert row["seconds"] > 0 and "psnr" not in row
+    elsewhere = lab_tasks.timing_tasks({"int8_tdc": ({},)}, "cuda", STEPS, GUIDANCE, bench.handle.model_hash, repeats=1)
+    with pytest.raises(ValueError, match="timed on cuda"):
+        lab_tasks.execute(bench, elsewhere[0])
 
 
 def test_times_taken_alone_replace_shared_ones():
     rows = pd.DataFrame({
-        "method": ["w4a8", "w4a8", "timing:w4a8", "timing:w4a8"], "setting": "{}", "seconds": [9.0, 8.0, 2.0, 4.0],
-        "psnr": [30.0, 31.0, math.nan, math.nan], "device": "cuda", "key": list("abcd"),
+        "method": ["w4a8", "dmpq", "timing@cpu:w4a8", "timing@cuda:w4a8", "timing@cuda:w4a8"],
+        "setting": ["{}", '{"target_bits":6.0}', "{}", "{}", "{}"], "seconds": [9.0, 8.0, 50.0, 2.0, 4.0],
+        "psnr": [30.0, 31.0, *[math.nan] * 3], "device": ["cuda", "cuda", "cpu", "cuda", "cuda"], "key": list("abcde"),
+        "error_threshold": [math.nan, 0.09, *[math.nan] * 3],
     })  # fmt: skip
     tables = lab_tasks.split(rows)
-    assert list(tables) == ["timing", "frontier"]
-    assert tables["frontier"]["seconds"].tolist() == [3.0, 3.0]
+    assert list(tables) == ["timing", "frontier"] and len(tables["timing"]) == 3
+    assert tables["frontier"]["seconds"].iloc[0] == 3.0 and math.isnan(tables["frontier"]["seconds"].iloc[1])
     assert tables["frontier"]["seconds_shared"].tolist() == [9.0, 8.0]
+    assert tables["frontier"]["setting"].iloc[1] == '{"error_threshold":0.09}'
+
+
+def test_extensions_and_single_changes_are_published_apart():
+    rows = pd.DataFrame({
+        "method": ["sixbit", "sixbit", "dmpq_weighted"],
+        "setting": ['{"tdc_threshold":0.1}', '{"gap":"none","tdc_threshold":0.1}', '{"target_bits":6.0}'],
+        "psnr": 30.0, "error_threshold": 0.12, "key": list("abc"), "seconds": 1.0,
+    })  # fmt: skip
+    tables = lab_tasks.split(rows)
+    assert (len(tables["frontier"]), len(tables["defaults"])) == (1, 2)

@@ -43,9 +43,11 @@ def test_weighting_keeps_the_lines_and_scales_them_by_change(traces, fitted):
 @pytest.mark.parametrize("bits", [5.0, 6.0, 7.0])
 def test_a_threshold_spends_what_was_asked_and_hardly_less(traces, fitted, bits):
     threshold = probes.threshold_for_bits(traces, bits, fitted)
-    spent = lambda t: np.mean(
-        [replay(p, replace(PRESETS["dmpq"], error_threshold=t), fitted).report.average_bits_computed for p in traces]
-    )
+
+    def spent(limit):
+        trial = replace(PRESETS["dmpq"], error_threshold=limit)
+        return np.mean([replay(probe, trial, fitted).report.average_bits_computed for probe in traces])
+
     assert spent(threshold) <= bits < spent(threshold - 2e-4) + 0.2
 
 

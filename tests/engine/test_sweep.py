@@ -47,6 +47,23 @@ def test_shards_cover_everything_once():
     assert all(parts)
 
 
+def test_one_failing_task_does_not_end_a_sweep_that_is_told_so(tmp_path):
+    def execute(task):
+        if task.seed == 1:
+            raise ValueError("no such threshold")
+        return {}
+
+    seen, store = [], sweep.Store(tmp_path / "rows.jsonl")
+    assert sweep.run(tasks(3), store, execute, failed=lambda task, error: seen.append((task.seed, str(error)))) == 2
+    assert seen == [(1, "no such threshold")]
+    with pytest.raises(ValueError, match="no such threshold"):
+        sweep.run(tasks(3), store, execute)
+
+
+def test_timing_tasks_are_dealt_one_by_one():
+    assert [task.seed for task in sweep.shard(tasks(5), 1, 2, together=False)] == [1, 3]
+
+
 def test_stop_and_budget_end_cleanly(tmp_path):
     store = sweep.Store(tmp_path / "rows.jsonl")
     assert sweep.run(tasks(), store, lambda task: {}, stop=lambda: len(store) == 2) == 2

@@ -1,0 +1,59 @@
+"""The quality lab's commands on a small checkpoint: record, sweep in shards, resume, merge, tables."""
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+from engine.cli import main
+from tests import pipelines
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    path = tmp_path_factory.mktemp("model")
+    pipelines.cogvideox(layers=1).save_pretrained(path)
+    yield path
+    torch.set_num_threads(threads)
+
+
+def test_from_probes_to_tables(folder, tmp_path, capsys):
+    model = ["--model", str(folder), "--device", "cpu", "--steps", "5"]
+    out = tmp_path / "frontier.parquet"
+    probes = ["--probes", str(tmp_path / "probes")]
+    assert main(["theory", *model, "--out", str(tmp_path), "--record", "2", "--layers", "1", "--shard", "0/2"]) == 0
+    assert main(["theory", *model, "--out", str(tmp_path), "--record", "2", "--shard", "1/2"]) == 0
+    sweep = ["frontier", *model, "--out", str(out), "--prompts", "2", *probes, "--probe-count", "2"]
+    methods = ["--methods", "fp16", "dmpq"]
+    assert main([*sweep, *methods, "--shard", "0/2"]) == 0
+    assert main([*sweep, *methods, "--shard", "1/2", "--budget", "0"]) == 0  # killed before it began
+    assert main([*sweep, *methods, "--shard", "1/2"]) == 0
+    assert main([*sweep, "--grid", "agreement", "--policies", "3", "--shard", "2/3"]) == 0
+    capsys.readouterr()
+    assert main([*sweep, *methods, "--shard", "1/2"]) == 0
+    assert "0 runs added, 5 of 5 there" in capsys.readouterr().out
+    assert main([*sweep, "--merge"]) == 0
+    rows = pd.read_parquet(out)
+    assert len(rows) == 10 and rows["prompt"].nunique() == 2
+    assert not rows["setting"].str.contains("target_bits").any()
+    assert main(["theory", *model, "--out", str(tmp_path), "--rows", str(out)]) == 0
+    for name in ("predictor", "points", "drift", "outliers", "rotation", "reuse", "settings"):
+        assert (tmp_path / f"theory_{name}.parquet").exists()
+    assert len(pd.read_parquet(tmp_path / "sensitivity.parquet")) == 4 * 3
+    assert set(json.loads((tmp_path / "recommended.json").read_text())) == {"rule", "tdc_threshold", "error_threshold"}
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--shard", "3/2"], "--shard must be i/n"),
+        (["--methods", "nonsense"], "no method 'nonsense'"),
+        (["--merge"], "nothing to merge"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments, sentence, folder, tmp_path, capsys):
+    code = main(["frontier", "--model", str(folder), "--out", str(tmp_path / "f.parquet"), "--prompts", "1", *arguments])
+    assert code in (1, 2) and sentence in capsys.readouterr().err
