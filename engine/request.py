@@ -43,8 +43,10 @@ class Request:
     inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
-def check(pipe, owner, prompt, policy, *, steps, guidance, seed, negative_prompt, height, width, frames, inputs) -> Request:
-    """Fill in defaults and check everything. `owner` is the pipeline's attachment.
+def check(
+    pipe, owner, prompt, policy, *, steps, guidance, seed, negative_prompt, height, width, frames, inputs, calibration=None
+) -> Request:
+    """Fill in defaults and check everything. `owner` is the pipeline's attachment, `calibration` instead of its own.
 
     Raises ValueError (or RuntimeError for 16-bit weights that were dropped), naming what was expected and what came.
     """
@@ -65,7 +67,7 @@ def check(pipe, owner, prompt, policy, *, steps, guidance, seed, negative_prompt
     if negative_prompt and guidance <= 1:
         said.append(f"The negative prompt does nothing at guidance {guidance:g}; it takes effect above 1.")
     if needs_calibration(policy):
-        said += _calibration_warnings(owner.calibration, steps)
+        said += _calibration_warnings(calibration or owner.calibration, steps)
     if embedded and (frames, height, width) != (vocabulary.FRAMES, vocabulary.SIZE, vocabulary.SIZE):
         said.append(
             f"This model was trained on {vocabulary.FRAMES} frames of {vocabulary.SIZE}×{vocabulary.SIZE}; "

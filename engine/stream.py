@@ -125,7 +125,7 @@ def generate(
         raise RuntimeError(f"This {type(pipe).__name__} is not attached; call attach(pipe) once, then generate.")
     request = check(
         pipe, owner, prompt, policy, steps=steps, guidance=guidance, seed=seed, negative_prompt=negative_prompt,
-        height=height, width=width, frames=frames, inputs=inputs,
+        height=height, width=width, frames=frames, inputs=inputs, calibration=calibration,
     )  # fmt: skip
     worker = _Worker(pipe, owner, request, probe, previews, calibration, stop)
     return _events(worker, owner, request)
