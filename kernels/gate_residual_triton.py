@@ -34,11 +34,12 @@ def gate_residual_triton(x, update, gate=None, out=None):
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if gate is not None and gate.stride(-1) != 1:
         gate = gate.contiguous()
-    _gate_residual_kernel[(batch * tokens,)](
-        xs, updates, xs if gate is None else gate, out, tokens,
-        xs.stride(0), xs.stride(1), updates.stride(0), updates.stride(1),
-        0 if gate is None else gate.stride(0), HAS_GATE=gate is not None, **row_shape(channels),
-    )
+    with torch.cuda.device_of(xs):
+        _gate_residual_kernel[(batch * tokens,)](
+            xs, updates, xs if gate is None else gate, out, tokens,
+            xs.stride(0), xs.stride(1), updates.stride(0), updates.stride(1),
+            0 if gate is None else gate.stride(0), HAS_GATE=gate is not None, **row_shape(channels),
+        )
     return out
 
 

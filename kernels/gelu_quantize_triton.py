@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 
@@ -45,9 +46,10 @@ def gelu_quantize_triton(x, quantize="int8", hadamard=1, four_over_six=False):
     """`gelu_quantize` on a GPU; see there for shapes and meaning."""
     xs = as_samples(x)
     out = RowOutput(x.shape, x.dtype, x.device, quantize, hadamard, four_over_six)
-    _gelu_quantize_kernel[(out.rows,)](
-        xs, *out.pointers, xs.shape[1], xs.stride(0), xs.stride(1), **out.constants
-    )
+    with torch.cuda.device_of(xs):
+        _gelu_quantize_kernel[(out.rows,)](
+            xs, *out.pointers, xs.shape[1], xs.stride(0), xs.stride(1), **out.constants
+        )
     return out.result()
 
 

@@ -89,10 +89,11 @@ def norm_modulate_triton(
         xs = as_samples(x)
         tokens = xs.shape[1]
         gain, offset = _modulation(weight, bias, shift, scale, batch, channels, device)
-        _norm_modulate_kernel[(batch * tokens,)](
-            xs, gain, offset, *out.pointers,
-            tokens, total, first, xs.stride(0), xs.stride(1), eps, **out.constants,
-        )
+        with torch.cuda.device_of(xs):
+            _norm_modulate_kernel[(batch * tokens,)](
+                xs, gain, offset, *out.pointers,
+                tokens, total, first, xs.stride(0), xs.stride(1), eps, **out.constants,
+            )
         first += tokens
     return out.result()
 
@@ -103,13 +104,14 @@ def _modulation(weight, bias, shift, scale, batch, channels, device):
         part if part is None or part.stride(-1) == 1 else part.contiguous()
         for part in (shift, scale)
     ]
-    _modulation_kernel[(batch, triton.cdiv(channels, _AFFINE_BLOCK))](
-        *[gain if part is None else part for part in (weight, bias, shift, scale)],
-        gain, offset, channels,
-        0 if shift is None else shift.stride(0), 0 if scale is None else scale.stride(0),
-        weight is not None, bias is not None, shift is not None, scale is not None,
-        BLOCK=_AFFINE_BLOCK,
-    )
+    with torch.cuda.device_of(gain):
+        _modulation_kernel[(batch, triton.cdiv(channels, _AFFINE_BLOCK))](
+            *[gain if part is None else part for part in (weight, bias, shift, scale)],
+            gain, offset, channels,
+            0 if shift is None else shift.stride(0), 0 if scale is None else scale.stride(0),
+            weight is not None, bias is not None, shift is not None, scale is not None,
+            BLOCK=_AFFINE_BLOCK,
+        )
     return gain, offset
 
 

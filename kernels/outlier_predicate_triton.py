@@ -37,10 +37,11 @@ def outlier_predicate_triton(absmax, abssum, batch, size, threshold):
     """`outlier_predicate` on a GPU; see there for shapes and meaning."""
     flag = torch.empty(1, dtype=torch.int32, device=absmax.device)
     ratio = torch.empty(batch, dtype=torch.float32, device=absmax.device)
-    _outlier_predicate_kernel[(1,)](
-        absmax, abssum, flag, ratio, batch, absmax.numel() // batch, size, float(threshold),
-        BLOCK=_BLOCK, num_warps=16,
-    )
+    with torch.cuda.device_of(absmax):
+        _outlier_predicate_kernel[(1,)](
+            absmax, abssum, flag, ratio, batch, absmax.numel() // batch, size, float(threshold),
+            BLOCK=_BLOCK, num_warps=16,
+        )
     return OutlierPredicate(flag, ratio)
 
 

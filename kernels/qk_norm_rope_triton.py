@@ -7,6 +7,7 @@ a program.
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 
@@ -122,21 +123,23 @@ def qk_norm_rope_triton(
     strides = (q.stride(0), q.stride(1), k.stride(0), k.stride(1))
     if norm == "rms":
         weights = [q if part is None else part for part in (q_weight, k_weight)]
-        _qk_rms_norm_rope_kernel[(batch * tokens, 2)](
-            q, k, *weights, *rope, tokens, first, *strides, eps,
-            DIM=width, HAS_WEIGHT=q_weight is not None, HAS_ROPE=cos is not None,
-            **row_shape(channels),
-        )
+        with torch.cuda.device_of(q):
+            _qk_rms_norm_rope_kernel[(batch * tokens, 2)](
+                q, k, *weights, *rope, tokens, first, *strides, eps,
+                DIM=width, HAS_WEIGHT=q_weight is not None, HAS_ROPE=cos is not None,
+                **row_shape(channels),
+            )
         return
     share = heads & -heads
     while share > 1 and share * width > _VALUES_PER_PROGRAM:
         share //= 2
     affine = [q if part is None else part for part in (q_weight, q_bias, k_weight, k_bias)]
-    _qk_layer_norm_rope_kernel[(batch * tokens, heads // share)](
-        q, k, *affine, *rope, tokens, first, *strides, eps,
-        HEADS=share, DIM=width, HAS_WEIGHT=q_weight is not None, HAS_BIAS=q_bias is not None,
-        HAS_ROPE=cos is not None, num_warps=max(1, share * width // 1024),
-    )
+    with torch.cuda.device_of(q):
+        _qk_layer_norm_rope_kernel[(batch * tokens, heads // share)](
+            q, k, *affine, *rope, tokens, first, *strides, eps,
+            HEADS=share, DIM=width, HAS_WEIGHT=q_weight is not None, HAS_BIAS=q_bias is not None,
+            HAS_ROPE=cos is not None, num_warps=max(1, share * width // 1024),
+        )
 
 
 _PAIR = {"q": "*bf16", "k": "*bf16"}

@@ -130,14 +130,16 @@ def residual_delta_triton(x, y, cached=None, format="int8"):
     sums = torch.empty((4, rows), dtype=torch.float32, device=x.device)
     stats = torch.full((batch, 4), float("nan"), dtype=torch.float32, device=x.device)
     old = cached if cached is not None else CachedDelta(codes, scale, None, ())
-    _residual_delta_kernel[(rows,)](
-        xs, ys, old.codes, old.scale, codes, scale, sums,
-        tokens, rows, xs.stride(0), xs.stride(1), ys.stride(0), ys.stride(1),
-        OLD=_FORMATS[old.format], NEW=_FORMATS[format], **row_shape(channels),
-    )
-    _sum_tokens_kernel[(batch, 2 if cached is None else 4)](
-        sums, stats, tokens, rows, BLOCK=_SUM_BLOCK, num_warps=8
-    )
+    with torch.cuda.device_of(x):
+        _residual_delta_kernel[(rows,)](
+            xs, ys, old.codes, old.scale, codes, scale, sums,
+            tokens, rows, xs.stride(0), xs.stride(1), ys.stride(0), ys.stride(1),
+            OLD=_FORMATS[old.format], NEW=_FORMATS[format], **row_shape(channels),
+        )
+    with torch.cuda.device_of(x):
+        _sum_tokens_kernel[(batch, 2 if cached is None else 4)](
+            sums, stats, tokens, rows, BLOCK=_SUM_BLOCK, num_warps=8
+        )
     return CachedDelta(codes, scale, format, tuple(x.shape)), stats
 
 
@@ -146,10 +148,11 @@ def apply_delta_triton(x, cached):
     xs = as_samples(x)
     batch, tokens, channels = xs.shape
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _apply_delta_kernel[(batch * tokens,)](
-        xs, cached.codes, cached.scale, y, tokens, xs.stride(0), xs.stride(1),
-        FORMAT=_FORMATS[cached.format], **row_shape(channels),
-    )
+    with torch.cuda.device_of(x):
+        _apply_delta_kernel[(batch * tokens,)](
+            xs, cached.codes, cached.scale, y, tokens, xs.stride(0), xs.stride(1),
+            FORMAT=_FORMATS[cached.format], **row_shape(channels),
+        )
     return y
 
 
