@@ -30,7 +30,7 @@ def explain(grid: grids.Grid, signals: grids.Grid, samples: Trace, policy: Polic
     if not codes.size or codes[0] == grids.NOTHING:
         return {"title": plain(lang, "lab.explain.pending", **name), "sentences": [], "numbers": [], "layers": [], "sample": None}
     return {
-        "title": f"{plain(lang, 'lab.map.cell', **name)}: {state(codes, lang)}",
+        "title": plain(lang, "lab.explain.head", **name, state=state(codes, lang)),
         "sentences": sentences(grid, policy, block, step, lang),
         "numbers": limits(grid, signals, policy, block, step, lang),
         "layers": layers(grid, signals, block, step, lang),

@@ -20,9 +20,8 @@ from app.figures.knob_histogram import knobs as histograms
 from app.i18n import plain
 from app.session import Source
 from app.settings import ROOT
-from engine.cost import report
 from engine.replay import replay
-from engine.settings import BREAK_IT, PRESETS, Policy, needs_calibration, preset_name
+from engine.settings import BREAK_IT, Policy, needs_calibration, preset_name
 from engine.trace import Trace
 
 AGREEMENT = ROOT / "assets" / "quality" / "replay_agreement.json"
@@ -103,7 +102,7 @@ def own_replay(source: Source) -> Trace:
 
 def look(source: Source, wish: Wish, lang: str, rivals: dict[str, Source | None] | None = None) -> dict[str, Any]:
     """Everything that depends on the policy and the view, ready for the browser."""
-    from app.look_words import figures, knob_words, summary   # words are a file of their own
+    from app.look_words import figures, knob_words, summary  # words are a file of their own
 
     rivals = rivals or {}
     pair = drawn(source, wish.policy, rivals, wish.against)

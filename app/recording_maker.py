@@ -87,9 +87,9 @@ def make(slug: str, prompt: str, seed: int, *, policy: Policy, model: str = "", 
          title: str = "", order: int = 99, steps: int | None = None) -> Path:
     """Run the reference, the policy and a probe, and write the recording. Returns its folder."""
     from app.readback import ticks as read_ticks
+    from engine.attach import attach
     from engine.load import load
     from engine.metrics import psnr
-    from engine.attach import attach
 
     if not slug or any(c not in "abcdefghijklmnopqrstuvwxyz0123456789-" for c in slug):
         raise ValueError(f"Expected a slug of small letters, digits and hyphens; got {slug!r}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import gradio as gr
+from app.swift import gr  # first: it decides how fast Gradio is imported  # isort: skip
 
 from app import settings as settings_of
 from app.components.part import part

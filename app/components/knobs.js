@@ -79,7 +79,7 @@ const FIELDS = [
 ];
 const RUN = [["steps", 2, 200, 1], ["guidance", 1, 20, 0.5], ["height", 16, 1088, 16], ["width", 16, 1920, 16], ["frames", 1, 161, 4]];
 function advanced() {
-  if (!policy || grid.contains(document.activeElement)) return;
+  if (!policy || !find(".advanced").open || grid.contains(document.activeElement)) return;
   const field = (name, spec, value, set) => {
     const id = `adv-${name}`;
     let control;
@@ -102,6 +102,7 @@ lab.on("knobs", (next) => {
   find(".measure").hidden = !next.measure;
   heads();
 });
+find(".advanced").addEventListener("toggle", advanced);
 find(".measure").addEventListener("click", () => lab.emit("go", { probe: true }));
 find(".run-draft").addEventListener("click", () => lab.emit("go", { draft: true }));
 find(".undo").addEventListener("click", () => lab.emit("look", { preset: null, policy: null, undo: true }));

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.figures import palette, spec
-from app.figures.grid import NOTHING, NVFP4, INT8, PURIFIED, SKIPPED, W4A16, Grid, block_bits
+from app.figures.grid import INT8, NOTHING, NVFP4, PURIFIED, SKIPPED, W4A16, Grid, block_bits
 
 COLOURS = [palette.CLEAR, palette.SKIPPED, palette.NVFP4, palette.INT8, palette.W4A16, palette.STOCK, palette.PURIFIED,
            palette.UNKNOWN]

@@ -4,6 +4,7 @@ TEXTS = {
     "en": {
         "lab.explain.title": "Why is a cell like that?",
         "lab.explain.hint": "Click a cell of the map, or move there with the arrow keys and press Enter.",
+        "lab.explain.head": "Block {block}, step {step}: {state}",
         "lab.explain.keys": "← → ↑ ↓ move · Enter pins",
         "lab.explain.pending": "Block {block}, step {step}: not there yet",
         "lab.explain.numbers": "Show the numbers",
@@ -83,6 +84,7 @@ TEXTS = {
     "zh-CN": {
         "lab.explain.title": "单元格为什么是这样？",
         "lab.explain.hint": "点击图中的单元格，或用方向键移到那里再按回车。",
+        "lab.explain.head": "模块 {block}，第 {step} 步：{state}",
         "lab.explain.keys": "← → ↑ ↓ 移动 · 回车固定",
         "lab.explain.pending": "模块 {block}，第 {step} 步：尚未到达",
         "lab.explain.numbers": "显示数值",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gradio as gr
 from plotly import __file__ as plotly_file
-from pathlib import Path
 
 from app import look as looks
 from app.components.part import part

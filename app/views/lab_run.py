@@ -18,7 +18,6 @@ from app import look as looks
 from app.gate import Full, Gate
 from app.i18n import plain, resolve
 from app.lanes import LaneWish, RunWish, drive
-from app.models import Refused
 from app.references import References
 from app.session import Session
 from app.views.lab_progress import Progress
