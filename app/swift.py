@@ -8,26 +8,27 @@ import the question "which file is this class from?" has no answer, and only for
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 
 
-def gradio():
+def load():
     """The gradio module, imported without writing stubs if this is the first import."""
-    if "gradio" not in sys.modules:
-        asked = inspect.getfile
+    if "gradio" in sys.modules:
+        return sys.modules["gradio"]
+    asked = inspect.getfile
 
-        def getfile(thing):
-            if sys._getframe(1).f_globals.get("__name__") == "gradio.component_meta":
-                raise OSError("no stubs wanted")
-            return asked(thing)
+    def getfile(thing):
+        if sys._getframe(1).f_globals.get("__name__") == "gradio.component_meta":
+            raise OSError("no stubs wanted")
+        return asked(thing)
 
-        inspect.getfile = getfile
-        try:
-            pass
-        finally:
-            inspect.getfile = asked
-    return sys.modules["gradio"]
+    inspect.getfile = getfile
+    try:
+        return importlib.import_module("gradio")
+    finally:
+        inspect.getfile = asked
 
 
-gr = gradio()
+gr = load()
