@@ -19,12 +19,13 @@ import numpy as np
 import pandas as pd
 
 from engine import cost
+from engine.records import Calibration
 from engine.replay import replay
 from engine.settings import Policy
 from engine.trace import Trace
 
-ERROR_THRESHOLDS = (0.0, 0.06, 0.08, 0.09, 0.10, 0.11, 0.12, 0.14, 0.16, 0.20, 1.0)
-TDC_THRESHOLDS = (0.0, 0.05, 0.07, 0.09, 0.10, 0.12, 0.15, 0.20, 0.25, 0.30)
+ERROR_THRESHOLDS = (0.0, 0.08, 0.10, 0.11, 0.12, 0.14, 1.0)
+TDC_THRESHOLDS = (0.0, 0.06, 0.08, 0.10, 0.13, 0.17, 0.22, 0.30)
 OBJECTIVES = ("bits", "seconds")
 
 
@@ -92,14 +93,16 @@ def _with_probe_gamma(draft: Trace, probe: Trace) -> Trace:
 
 
 def candidates(
-    probes: Sequence[Trace], base: Policy = Policy(), objective: str = "bits", speeds: cost.Speeds | None = None
-) -> pd.DataFrame:
+    probes: Sequence[Trace], base: Policy | None = None, objective: str = "bits", speeds: cost.Speeds | None = None,
+    calibration: Calibration | None = None,
+) -> pd.DataFrame:  # fmt: skip
     """All settings worth trying: nothing else is both cheaper and less harmful. Ordered from sound to risky.
 
     Args:
         probes: probe traces (`record(..., probe=True)` under a policy that skips nothing).
-        base: what is not searched (max_skips, gap, warm-up, ...) comes from here.
+        base: what is not searched (max_skips, gap, warm-up, ...) comes from here; `Policy()` if None.
         objective: "bits" (average activation bits, skipped as 0) or "seconds" (needs `speeds`).
+        calibration: the lines that will decide; the probes' own if None.
         speeds: from `cost.measure_speeds`, of this machine.
 
     Returns columns policy, cost, damage. Raises ValueError in a sentence for traces that are no probes.
@@ -110,6 +113,7 @@ def candidates(
         raise ValueError("Tuning needs at least one probe trace; record one with probe=True first.")
     if objective == "seconds" and speeds is None:
         raise ValueError("Tuning for seconds needs the speeds of this machine; pass cost.measure_speeds(run).")
+    base = Policy() if base is None else base
     dynamic = base.precision == "dynamic"
     rows = []
     for error_threshold, tdc_threshold in product(ERROR_THRESHOLDS if dynamic else (base.error_threshold,), TDC_THRESHOLDS):
@@ -118,7 +122,7 @@ def candidates(
             base, error_threshold=error_threshold, tdc=reuse, pdr=base.pdr and reuse,
             tdc_threshold=tdc_threshold if reuse else base.tdc_threshold, tuned_steps=probes[0].meta.steps,
         )  # fmt: skip
-        drafts = [_with_probe_gamma(replay(probe, policy), probe) for probe in probes]
+        drafts = [_with_probe_gamma(replay(probe, policy, calibration), probe) for probe in probes]
         if objective == "bits":
             spent = np.mean([draft.report.average_bits for draft in drafts])
         else:
@@ -134,7 +138,7 @@ def tune(
     prompts: Sequence[str],
     keep_quality: float = 0.98,
     *,
-    base: Policy = Policy(),
+    base: Policy | None = None,
     objective: str = "bits",
     steps: int | None = None,
     guidance: float | None = None,
@@ -150,18 +154,28 @@ def tune(
         keep_quality: wanted share of the SSIM that the packed weights reach at 8 bits without reuse, in (0, 1].
         probes: probe traces made before, one per prompt or any; recorded here when None.
         stop: asked between runs; True ends early with the best verified so far.
+
+    Where the pipeline has no calibration, one is fitted to the probes and used. Raises ValueError for arguments that
+    make no sense and RuntimeError for a pipeline that is not attached.
     """
     if not 0 < keep_quality <= 1:
         raise ValueError(f"keep_quality must lie in (0, 1], got {keep_quality}; 0.98 keeps 98 % of the SSIM.")
     if not prompts:
         raise ValueError("Tuning needs at least one prompt.")
+    from engine.calibrate import fit
     from engine.metrics import ssim
+    from engine.run import attachment_of
+
+    handle = attachment_of(pipe)
+    if handle is None:
+        raise RuntimeError(f"This {type(pipe).__name__} is not attached; call attach(pipe) once, then tune.")
+    calibration = handle.calibration
 
     def video(prompt: str, policy: Policy, index: int, probe: bool = False):
         from engine.stream import Finished, generate
 
         arguments = {"policy": policy, "steps": steps, "guidance": guidance, "seed": seed + index, "probe": probe}
-        for event in generate(pipe, prompt, previews=False, **arguments):
+        for event in generate(pipe, prompt, previews=False, calibration=calibration, **arguments):
             if isinstance(event, Finished):
                 return event
         raise RuntimeError("The run ended without a video; nothing was tuned.")
@@ -181,6 +195,8 @@ def tune(
         recorded.append(event.trace)
         runs += 1
     probes = recorded if probes is None else probes
+    if calibration is None:
+        calibration = fit(probes, handle.model_hash)
 
     def judge(policy: Policy) -> tuple[float, list]:
         events = [video(prompt, policy, index) for index, prompt in enumerate(prompts)]
@@ -190,11 +206,12 @@ def tune(
     ceiling, events = judge(Policy.preset("w4a8"))
     runs += len(prompts)
     speeds = cost.measure_speeds(*[event.trace for event in events]) if objective == "seconds" else None
-    front = candidates(probes, base, objective, speeds)
+    front = candidates(probes, base, objective, speeds, calibration)
     trials: list[Verified] = []
-    low, high, best = 0, len(front) - 1, None
+    low, high, best, stopped = 0, len(front) - 1, None, False
     while low <= high:
         if stop():
+            stopped = True
             break
         middle = (low + high) // 2
         policy = front["policy"][middle]
@@ -217,7 +234,8 @@ def tune(
             high = middle - 1
     if best is None:
         fallback = replace(Policy.preset("w4a8"), tuned_steps=probes[0].meta.steps)
-        message = "No setting of the thresholds kept the quality; 8 bits without reuse is the sound choice here."
+        cause = "Stopped before a setting kept" if stopped else "No setting of the thresholds kept"
+        message = f"{cause} the quality; 8 bits without reuse is the sound choice here."
         yield Tuned(fallback, 1.0, message, tuple(trials))
         return
     message = (
