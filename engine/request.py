@@ -19,7 +19,7 @@ from engine.files import shown
 from engine.settings import Policy, needs_calibration
 from engine.settings import warnings as policy_warnings
 
-EMBEDDED_DEFAULTS = {"steps": 30, "guidance": 5.0}
+EMBEDDED_DEFAULTS = {"steps": 30, "guidance": 3.0}
 LIMITS = {"steps": (1, 1000), "guidance": (0.0, 100.0), "seed": (0, 2**63 - 1), "side": (16, 4096), "frames": (1, 1025)}
 LONGEST_PROMPT = 20_000
 FPS = {"CogVideoX": 8, "CogVideoX 1.5": 16, "Wan": 16, "Wan 5B": 24}

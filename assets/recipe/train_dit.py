@@ -172,6 +172,7 @@ def main() -> None:
     while (n := n + 1) < args.steps:
         if args.seconds and n == start + 150:
             machine.wait()
+            deadline = time.time() + args.seconds
             args.steps = machine.agree(n + args.seconds * (n - mark) / (time.time() - began))
             machine.log(f"{args.steps} steps in all")
         chosen = torch.randint(len(pool), (args.batch,), generator=generator, device=machine.device)
@@ -183,6 +184,8 @@ def main() -> None:
         if done % 250 == 0 or done in (1, 10, 50, args.steps):
             mean, seconds = total.item() / (done - mark), time.time() - began
             machine.log(f"dit {done} loss {mean:.4f} norm {norm.item():.2f} {(done - mark) / seconds:.2f} steps/s")
+            if args.seconds and done % 500 == 0:                         # the speed changes when the decoder is done
+                args.steps = machine.agree(done + max(1.0, deadline - time.time()) * (done - mark) / seconds)
             began, mark = time.time(), done
             total.zero_()
         if done % args.save_every == 0 or done == args.steps:
