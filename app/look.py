@@ -234,8 +234,10 @@ def agreement(lang: str) -> str:
     """The measured agreement of estimates with real re-runs, or nothing where it was not measured."""
     try:
         found = json.loads(AGREEMENT.read_text(encoding="utf-8"))
-        return plain(lang, "lab.replay.measured", runs=int(found["runs"]), low=round(100 * found["skip_low"]),
+        said = plain(lang, "lab.replay.measured", runs=int(found["runs"]), low=round(100 * found["skip_low"]),
                      high=round(100 * found["skip_high"]))
+        errors = found.get("probe", {}).get("bits_error")
+        return f'{said} {plain(lang, "lab.replay.bits", bits=f"{errors[1]:.1f}")}' if errors else said
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

@@ -36,6 +36,7 @@ class Models:
 
     def __init__(self, settings: Settings):
         self._settings, self._lock, self._kept = settings, threading.Lock(), OrderedDict()
+        self.progress: tuple[str, int, int] | None = None      # (stage, done, total) of the model being loaded
 
     def resolve(self, wish: str, lang: str) -> str:
         """The folder or hub id behind a wish. Raises Refused for what this page does not offer."""
@@ -62,14 +63,24 @@ class Models:
             from engine.attach import attach
             from engine.load import load
 
-            pipe = load(source)
-            loaded = Loaded(pipe, EMBEDDED_NAME if source == str(EMBEDDED) else Path(source).name, attach(pipe),
-                            source == str(EMBEDDED))
+            try:
+                pipe = load(source, progress=self._teller("load"))
+                handle = attach(pipe, progress=self._teller("pack"))
+            finally:
+                self.progress = None
+            name = EMBEDDED_NAME if source == str(EMBEDDED) else Path(source).name
+            loaded = Loaded(pipe, name, handle, source == str(EMBEDDED))
             self._kept[source] = loaded
             others = [key for key in self._kept if key != str(EMBEDDED)]
             for key in others[:-1]:
                 del self._kept[key]
             return loaded
+
+    def _teller(self, stage: str):
+        def tell(done: int, total: int) -> None:
+            self.progress = stage, done, total
+
+        return tell
 
     def fits(self, wish: str, lang: str) -> str:
         """One sentence on what the model would take here, from the files' headers alone."""
@@ -81,7 +92,23 @@ class Models:
         packed = weights - inner + inner * 9 / 32          # 4.5 bits of 16
         free = free_bytes()
         key = "lab.model.fits" if free > weights * 1.3 else "lab.model.fits_not"
-        return plain(lang, key, weights=size(weights), packed=size(packed), free=size(free))
+        said = plain(lang, key, weights=size(weights), packed=size(packed), free=size(free))
+        cache = cache_bytes(source)
+        return f'{said} {plain(lang, "lab.model.cache", cache=size(cache))}' if cache else said
+
+
+def cache_bytes(folder: Path) -> int:
+    """Bytes of the 8-bit reuse cache of a CogVideoX folder at its own size with guidance, from its configuration alone;
+    0 where that does not tell (other families)."""
+    try:
+        config = json.loads((folder / "transformer" / "config.json").read_text(encoding="utf-8"))
+        patch, shrink = int(config["patch_size"]), int(config["temporal_compression_ratio"])
+        frames = (int(config["sample_frames"]) - 1) // shrink + 1
+        tokens = frames * (config["sample_height"] // patch) * (config["sample_width"] // patch)
+        tokens += int(config["max_text_seq_length"])
+        return 2 * tokens * config["num_attention_heads"] * config["attention_head_dim"] * config["num_layers"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
 
 
 _shared: Models | None = None

@@ -37,6 +37,27 @@ function levelNow() {
   const [x0, x1] = range?.x ?? [-0.5, data.steps - 0.5], [y0, y1] = range?.y ?? [data.blocks.length - 0.5, -0.5];
   return width / Math.abs(x1 - x0) >= 10 && height / Math.abs(y1 - y0) >= 13 ? "fine" : "coarse";
 }
+// The bits as characters, where a tile is large enough to hold one: colour is never the only sign.
+function glyphs() {
+  const G = data.groups.length, across = Math.ceil(G / 2), [x0, x1] = range?.x ?? [-0.5, data.steps - 0.5], [y0, y1] = range?.y ?? [data.blocks.length - 0.5, -0.5];
+  const tile = Math.min((frameNode.clientWidth - 40) / Math.abs(x1 - x0) / across, (frameNode.clientHeight - 34) / Math.abs(y1 - y0) / 2);
+  if (tile < 13) return [];
+  const light = { x: [], y: [], text: [] }, dark_ = { x: [], y: [], text: [] };
+  for (let b = Math.max(0, Math.floor(Math.min(y0, y1))); b < Math.min(data.blocks.length, Math.max(y0, y1) + 1); b++) {
+    for (let s = Math.max(0, Math.floor(Math.min(x0, x1))); s < Math.min(data.steps, Math.max(x0, x1) + 1); s++) {
+      for (let g = 0; g < G; g++) {
+        const code = cells[(b * data.steps + s) * G + g];
+        if (!code || (code === 1 && g)) continue;
+        const into = code === 2 || code === 1 || code === 7 ? dark_ : light;
+        into.x.push(code === 1 ? s : s - 0.5 + (g % across + 0.5) / across);
+        into.y.push(code === 1 ? b : b - 0.5 + (Math.floor(g / across) + 0.5) / 2);
+        into.text.push(code === 1 ? "·" : code === 6 ? "R" : word(code));
+      }
+    }
+  }
+  const trace = (points, color) => ({ type: "scatter", mode: "text", hoverinfo: "skip", textfont: { size: Math.min(13, tile * 0.72), color }, ...points });
+  return [trace(light, "#FFFFFF"), trace(dark_, dark() ? "#8a8fa0" : "#3a3000")];
+}
 async function draw() {
   if (!data) return;
   const Plotly = await library();
@@ -51,6 +72,7 @@ async function draw() {
     traces.push({ type: "scatter", mode: "lines", hoverinfo: "skip", line: { color: themed("#FFFFFF"), width: 5 }, ...box(cursor.block, cursor.step) });
     traces.push({ type: "scatter", mode: "lines", hoverinfo: "skip", line: { color: ink(), width: 2.5 }, ...box(cursor.block, cursor.step) });
   }
+  if (level === "fine" && data.view === "decision") traces.push(...glyphs());
   const shapes = column == null || column < 0 || column >= data.steps ? [] : [{
     type: "rect", xref: "x", yref: "paper", x0: column - 0.5, x1: column + 0.5, y0: 0, y1: 1, line: { width: 1.5, color: themed("#E4570B") }, layer: "above",
   }];
@@ -82,7 +104,7 @@ function wire(Plotly) {
     const same = (a, b) => Math.abs(a[0] - b[0]) + Math.abs(a[1] - b[1]) < 1e-6;
     range = same(xaxis.range, whole.x) && same(yaxis.range, whole.y) ? null : { x: xaxis.range.slice(), y: yaxis.range.slice() };
     unzoom.hidden = !range;
-    if (levelNow() !== level) redraw();
+    redraw();
   });
   plot.on("plotly_doubleclick", () => { range = null; unzoom.hidden = true; redraw(); });
   new MutationObserver(redraw).observe(document.body, { attributes: true, attributeFilter: ["class"] });

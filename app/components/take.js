@@ -50,7 +50,9 @@ runs.addEventListener("change", () => lab.open(runs.value).then((answer) => { if
 find(".check").addEventListener("click", async () => { const found = await lab.call("fits", { model: field.value }); if (found) says.textContent = found.sentence; });
 find(".load").addEventListener("click", async () => {
   says.textContent = t("lab.status.loading");
+  const poll = setInterval(async () => { const told = await lab.call("loading"); if (told?.sentence) says.textContent = told.sentence; }, 1000);
   const found = await lab.call("load", { model: field.value });
+  clearInterval(poll);
   says.textContent = found ? found.sentence : "";
   if (found) { name = found.name; lab.emit("model", found); heads(); }
 });

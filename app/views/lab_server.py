@@ -247,6 +247,14 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
         return {"sentence": said, "name": str(ask.get("model") or loaded.name), "embedded": loaded.embedded}
 
     @answering
+    def loading(ask: dict) -> dict:
+        lang, told = resolve(ask.get("lang")), lab.models.progress
+        if told is None:
+            return {"sentence": ""}
+        stage = plain(lang, f"lab.model.stage.{told[0]}")
+        return {"sentence": plain(lang, "lab.model.progress", stage=stage, done=told[1], total=told[2])}
+
+    @answering
     def warm(ask: dict) -> dict:
         lab.warm()
         return {}
@@ -258,7 +266,7 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
     named = {"look": look, "explain": explain_cell, "open": open_run, "take": take_home}
     for name, fn in named.items():
         fn.__name__ = name
-    return [look, explain_cell, open_run, estimate, stop, alive, take_home, python, opened, fits, load, warm, machine]
+    return [look, explain_cell, open_run, estimate, stop, alive, take_home, python, opened, fits, load, loading, warm, machine]
 
 
 def labelled(source: Source) -> dict[str, Any] | None:
