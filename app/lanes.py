@@ -19,11 +19,16 @@ from engine.settings import Policy
 
 @dataclass(frozen=True)
 class LaneWish:
-    """One lane: its pane ("a" reference, "b" policy), what decides, and whether every signal is measured."""
+    """One lane: its pane ("a" what to compare with, "b" the policy), what decides, and whether every signal is measured."""
 
     pane: str
     policy: Policy
     probe: bool = False
+
+    @property
+    def is_reference(self) -> bool:
+        """The model as it is: stock weights, nothing reused."""
+        return self.policy.precision == "stock" and not self.policy.tdc
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from app import sprites
+from app.look import named
 from app.machine import describe
 from app.recordings import PANES, VERSION, read
 from app.settings import EMBEDDED, RECORDINGS
@@ -129,7 +130,7 @@ def main(argv: list[str] | None = None) -> None:
             for recording in find(RECORDINGS):
                 print(f"{recording.slug:24} {recording.title}")
             return
-        policy = Policy.load(given.policy) if given.policy.endswith(".json") else Policy.preset(given.policy)
+        policy = Policy.load(given.policy) if given.policy.endswith(".json") else named(given.policy)
         print(make(given.slug, given.prompt, given.seed, policy=policy, model=given.model, folder=given.out,
                    title=given.title, order=given.order, steps=given.steps))
     except (ValueError, RuntimeError, OSError) as error:

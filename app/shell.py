@@ -15,8 +15,8 @@ from app.models import shared
 from app.recordings import find
 from app.views import api
 from app.views import lab as lab_view
+from app.views.lab_memory import Lab
 from app.views.lab_run import wire
-from app.views.lab_server import Lab
 from app.zero import ZERO
 
 HERE = Path(__file__).parent
@@ -66,7 +66,7 @@ def _place(name: str, lab: Lab) -> None:
     if name == "learn":
         import_module("app.views.learn").build(lab.material)
     else:
-        import_module(f"app.views.{name}").build()
+        import_module(f"app.views.{name}").build(material=lab.material)
 
 
 def theme() -> gr.themes.Base:

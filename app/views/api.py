@@ -25,8 +25,9 @@ from app import take
 from app.gate import Full, Gate
 from app.lanes import drive
 from app.session import Source
+from app.views.lab_memory import Lab
 from app.views.lab_run import read_wish
-from app.views.lab_server import Lab, sentence
+from app.views.lab_server import sentence
 from engine.cost import report
 from engine.replay import replay as decide_anew
 from engine.settings import Policy

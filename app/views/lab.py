@@ -12,7 +12,8 @@ from app.components.part import part
 from app.figures import palette
 from app.i18n import LANGUAGES, catalogue
 from app.models import scene_of, vocabulary
-from app.views.lab_server import Lab, functions, labelled
+from app.views.lab_memory import Lab, labelled
+from app.views.lab_server import functions
 
 PLOTLY = (Path(plotly_file).parent / "package_data" / "plotly.min.js").as_posix()
 PREFIXES = ("lab.", "common.", "group.")

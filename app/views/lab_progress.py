@@ -72,8 +72,13 @@ class Progress:
         return self.main.frames is not None
 
     @property
+    def beside_reference(self) -> bool:
+        """Pane "a" is the model as it is (made now or before), so closeness and speed-up mean something."""
+        return "a" in self.panes and (self.held is not None or self.wish.lanes[0].is_reference)
+
+    @property
     def reference_done(self) -> bool:
-        return self.held is None and "a" in self.panes and self.panes["a"].frames is not None
+        return self.held is None and self.beside_reference and self.panes["a"].frames is not None
 
     def take(self, beat: Beat) -> None:
         """Fold one beat into the state. `urgent` marks what must not wait for the next tick."""
@@ -155,7 +160,7 @@ class Progress:
         """What the page looks at after the run."""
         a, b = self.panes.get("a"), self.main
         psnr, seconds = None, {"run": b.seconds}
-        if a is not None and a.frames is not None:
+        if self.beside_reference and a.frames is not None:
             from engine.metrics import psnr as closeness
 
             seconds["reference"] = a.seconds
@@ -165,7 +170,7 @@ class Progress:
             seconds.pop("reference", None)       # measuring costs more than running: no fair time
         return Source(
             key=f"run:{self.run_id}", title=f"{self.wish.prompt} · {self.wish.seed}", prompt=self.wish.prompt,
-            policy=b.policy, trace=b.trace, signals=probe, reference=a.trace if a is not None and probe is None else None,
+            policy=b.policy, trace=b.trace, signals=probe, reference=a.trace if "reference" in seconds else None,
             seconds=seconds, psnr=psnr, machine=machine, model=self.wish.model, seed=self.wish.seed,
             video={k: p.frames for k, p in self.panes.items() if p.frames is not None},
         )
@@ -176,7 +181,6 @@ class Progress:
         return Source(key=f"run:{self.run_id}", title=f"{self.wish.prompt} · {self.wish.seed}", prompt=self.wish.prompt,
                       policy=self.main.policy, trace=trace, model=self.wish.model, seed=self.wish.seed)
 
-
     def _so_far(self) -> Trace:
         meta = TraceMeta(policy=self.main.policy.to_dict(), steps=self._grid_steps, seed=self.wish.seed,
                          prompt=self.wish.prompt, calibration=self._calibration)
@@ -184,6 +188,5 @@ class Progress:
 
 
 def _label(pane: str, policy) -> tuple[str, dict]:
-    if pane == "a":
-        return "lab.race.fp16", {}
-    return ("lab.race.policy" if policy is None or preset_of(policy) == "sixbit" else "lab.race.own"), {}
+    name = preset_of(policy) if policy is not None else "fp16"
+    return {"fp16": "lab.race.fp16", "sixbit": "lab.race.policy", "break": "lab.race.broken_policy"}.get(name, "lab.race.own"), {}

@@ -20,9 +20,10 @@ from app.i18n import plain, resolve
 from app.lanes import LaneWish, RunWish, drive
 from app.references import References
 from app.session import Session
+from app.views.lab_memory import Lab
 from app.views.lab_progress import Progress
-from app.views.lab_server import Lab, sentence
-from engine.settings import Policy, needs_calibration
+from app.views.lab_server import sentence
+from engine.settings import BREAK_IT, Policy, needs_calibration
 
 log = logging.getLogger("lab")
 PAUSE = 0.1            # seconds between two events: ten a second is what a browser on two cores takes
@@ -92,7 +93,9 @@ def read_wish(lab: Lab, ask: dict, lang: str) -> RunWish:
     if height and width and height * width > limits.max_pixels:
         raise ValueError(f"Expected at most {limits.max_pixels:,} pixels here; got {width} × {height}. Choose a smaller size.")
     seed = _whole("seed", ask.get("seed"), 0, 2**31 - 1)
-    reference = LaneWish("a", Policy.preset("fp16"), probe=bool(ask.get("probe")))
+    # "Break it" is shown beside the sound setting; everything else beside the model as it is.
+    beside = "sixbit" if policy == BREAK_IT and mode == "race" and not ask.get("probe") else "fp16"
+    reference = LaneWish("a", Policy.preset(beside), probe=bool(ask.get("probe")))
     lanes = (LaneWish("b", policy),) if mode == "sixbit" and not ask.get("probe") else (reference, LaneWish("b", policy))
     guidance = ask.get("guidance")
     return RunWish(model=model, prompt=prompt, negative=str(ask.get("negative") or ""), lanes=lanes,
@@ -107,7 +110,7 @@ def _drive(lab: Lab, references: References, session: Session, wish: RunWish, as
         yield {"id": run_id, "status": {"sentence": plain(lang, "lab.status.loading"), "tone": "info"}}
     loaded = lab.models.get(wish.model, lang)
     policy = wish.lanes[-1].policy
-    if loaded.handle.calibration is None and needs_calibration(policy) and len(wish.lanes) == 2:
+    if loaded.handle.calibration is None and needs_calibration(policy) and wish.lanes[0].is_reference and len(wish.lanes) == 2:
         lanes = (LaneWish("a", wish.lanes[0].policy, probe=True), wish.lanes[1])
         wish = RunWish(**{**vars(wish), "lanes": lanes, "first_alone": True})
     held = references.get(wish) if ask.get("mode") == "cached" and not wish.first_alone else None
@@ -145,7 +148,7 @@ def _drive(lab: Lab, references: References, session: Session, wish: RunWish, as
 
 def _look(lab: Lab, session: Session, lang: str, ask: dict) -> dict[str, Any] | None:
     source = session.current
-    if source is None or not source.key.startswith("run:"):
+    if source is None or source.key != f"run:{ask.get('id')}":
         return None
     return lab.look(session, source, looks.Wish(source.policy), lang)
 
@@ -174,7 +177,7 @@ def _whole(name: str, value: Any, low: int, high: int) -> int | None:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        number = low - 1
+        number = float("nan")
     if number != number or not number.is_integer() or not low <= number <= high:
         raise ValueError(f"{name} must be a whole number from {low} to {high:,} here; got {str(value)[:40]}.")
     return int(number)

@@ -210,6 +210,19 @@ def test_reduced_motion_stands_still(tab):
     assert page.get_attribute(".play", "aria-label") == "Play"
 
 
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing_serious(tab, dark):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page = tab(dark=dark)
+    move_knob(page, "tdc_threshold", 0.25)
+    page.wait_for_selector(".draft:not([hidden])")
+    for part in (".advanced summary", ".numbers summary", '[data-do="python"]', ".model summary", ".as-table"):
+        page.click(part)
+    settle(page)
+    found = axe.Axe().run(page).response["violations"]
+    assert not [v["id"] for v in found if v["impact"] in ("serious", "critical")]
+
+
 def test_the_file_route_refuses_the_outside(page, page_url):
     for path in ("/etc/passwd", "app/shell.py", "../../etc/passwd"):
         assert page.request.get(f"{page_url}gradio_api/file={path}").status in (403, 404)

@@ -1,0 +1,83 @@
+"""What the page asks for is checked before any work, and whatever happens ends in one sentence."""
+
+import pytest
+
+from app.gate import Gate
+from app.models import Models
+from app.recordings import find
+from app.references import References
+from app.settings import read
+from app.views.lab_memory import Lab
+from app.views.lab_run import events, read_wish
+from engine.settings import BREAK_IT, Policy
+
+PROMPT = "a large red star bounces in a sunset room"
+
+
+@pytest.fixture(scope="module")
+def lab(recordings):
+    settings = read({"LAB_RECORDINGS": str(recordings), "LAB_PUBLIC": "1", "LAB_PRELOAD": "0"})
+    return Lab(settings, find(recordings), Models(settings))
+
+
+def wish(lab, **ask):
+    return read_wish(lab, {"prompt": PROMPT, "seed": 7, "preset": "sixbit", "mode": "race", **ask}, "en")
+
+
+def test_a_race_has_two_lanes_and_seed_0_is_a_seed(lab):
+    made = wish(lab, seed=0)
+    assert made.seed == 0 and [lane.pane for lane in made.lanes] == ["a", "b"] and made.lanes[0].is_reference
+    assert [lane.pane for lane in wish(lab, mode="sixbit").lanes] == ["b"]
+    assert 0 <= wish(lab, seed=None).seed < 2**31
+
+
+def test_break_it_runs_beside_the_sound_setting(lab):
+    made = wish(lab, preset="break")
+    assert made.lanes[0].policy == Policy.preset("sixbit") and made.lanes[1].policy == BREAK_IT
+
+
+def test_measuring_everything_runs_the_reference_first(lab):
+    made = wish(lab, probe=True, mode="sixbit")
+    assert made.first_alone and made.lanes[0].probe and made.lanes[0].is_reference and not made.lanes[1].probe
+
+
+@pytest.mark.parametrize(
+    "ask, said",
+    [
+        ({"steps": 0}, "steps must be a whole number from 1 to 60"), ({"steps": 10**6}, "steps must be"),
+        ({"steps": "<b>"}, "got <b>"), ({"seed": -1}, "seed must be"), ({"seed": 1.5}, "seed must be"),
+        ({"frames": 500}, "frames must be a whole number from 1 to 49"), ({"height": 4000, "width": 4000}, "pixels"),
+        ({"prompt": ""}, "empty"), ({"prompt": "a dragon"}, "knows these words"), ({"prompt": "🙂"}, "knows these words"),
+        ({"prompt": "x" * 10_000}, "knows these words"), ({"model": "/etc"}, "public page"),
+        ({"policy": {"error_threshold": 9}}, "error_threshold must be"), ({"policy": {"evil": 1}}, "evil"),
+        ({"preset": "../x"}, "preset must be one of"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_a_sentence(lab, ask, said):
+    with pytest.raises(ValueError, match=said) as refused:
+        wish(lab, **ask)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_refused_run_ends_with_a_sentence_and_leaves_nothing_behind(lab):
+    gate = Gate(1, 1)
+    told = list(events(lab, gate, References(), {"id": "1", "prompt": "a dragon"}, "tab"))
+    assert told[0]["status"]["tone"] == "bad" and told[-1] == {"id": "1", "over": True}
+    assert not lab.sessions.get("tab").running and len(gate) == 0
+
+
+def test_a_full_line_says_so(lab):
+    gate = Gate(1, 0)
+    gate.join()
+    told = list(events(lab, gate, References(), {"id": "1", "prompt": PROMPT, "preset": "w4a8"}, "tab"))
+    assert "Too many people" in told[0]["status"]["sentence"] and len(gate) == 1
+
+
+def test_a_waiting_visitor_knows_how_many_are_ahead_and_can_leave(lab):
+    gate = Gate(1, 4)
+    gate.join()
+    gate.join()
+    stream = events(lab, gate, References(), {"id": "1", "prompt": PROMPT, "preset": "w4a8"}, "tab")
+    assert "2 ahead" in next(stream)["status"]["sentence"]
+    stream.close()
+    assert len(gate) == 2 and not lab.sessions.get("tab").running
