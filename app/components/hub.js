@@ -18,6 +18,7 @@ lab.call = async (name, extra = {}) => {
 let flying = false, again = false, asked = 0;
 async function look(fields = {}) {
   Object.assign(state, fields);
+  if (!state.source) return;                      // nothing has been recorded or run yet
   again = true;
   if (flying) return;
   flying = true;

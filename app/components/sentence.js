@@ -46,6 +46,7 @@ function buttons() {
   stop.textContent = t(stopping ? "lab.run.stopping" : "lab.run.stop");
   run.textContent = seconds ? t("lab.run.about", { seconds: seconds < 10 ? seconds.toFixed(0) : String(Math.round(seconds)) }) : t("lab.run.run");
 }
+const hello = () => t(props.recorded ? "lab.status.hello" : "lab.status.hello_empty");
 let waiting = 0;
 function changed() { clearTimeout(waiting); waiting = setTimeout(estimate, 200); }
 async function estimate() {
@@ -75,6 +76,6 @@ lab.on("model", (given) => { model = given.name; if (!given.embedded) { typed = 
 lab.on("estimate", changed, false);
 lab.on("ready", changed);
 lab.on("lang", show);
-lab.on("status", ({ sentence, tone }) => { const line = find(".status"); line.textContent = sentence || t("lab.status.hello"); line.dataset.tone = sentence ? tone : "idle"; });
-lab.on("lang", () => { const line = find(".status"); if (!line.textContent || line.dataset.tone === "idle") { line.textContent = t("lab.status.hello"); line.dataset.tone = "idle"; } });
+lab.on("status", ({ sentence, tone }) => { const line = find(".status"); line.textContent = sentence || hello(); line.dataset.tone = sentence ? tone : "idle"; });
+lab.on("lang", () => { const line = find(".status"); if (!line.textContent || line.dataset.tone === "idle") { line.textContent = hello(); line.dataset.tone = "idle"; } });
 show();

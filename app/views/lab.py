@@ -46,7 +46,7 @@ def build(lab: Lab) -> None:
     words = vocabulary()
     prompt = source.prompt if source else "a large red star bounces in a sunset room"
     scene = scene_of(prompt) or scene_of("a large red star bounces in a sunset room")
-    part("sentence", vocabulary={**words, "scene": scene} if words else None, prompt=prompt, model="tiny",
+    part("sentence", recorded=source is not None, vocabulary={**words, "scene": scene} if words else None, prompt=prompt, model="tiny",
          seed=source.seed if source and source.seed is not None else 7)
     with gr.Row(elem_classes="lab-top", equal_height=False):
         with gr.Column(elem_classes="lab-left", scale=5, min_width=280):
