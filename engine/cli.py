@@ -5,6 +5,7 @@
     python -m engine calibrate          fit the predictor
     python -m engine quantize SRC DST   write a packed checkpoint
     python -m engine tune               find thresholds (with frontier and theory: `engine.cli_quality`)
+    python -m engine bench              one step at the size of a real model
 
 Exit codes: 0 done, 2 for a request or a model that cannot be served, 1 for anything unforeseen, 130 after Ctrl-C.
 """
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
+from engine.cli_bench import add_bench_parser
 from engine.cli_quality import add_parsers
 from engine.settings import PRESETS, Policy
 
@@ -133,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     pack.add_argument("--adaln", choices=("w4a16", "stock"), default="w4a16", help="pack the AdaLN linears too (default) or not")
 
     add_parsers(commands)
+    add_bench_parser(commands)
     return parser
 
 
