@@ -1,7 +1,8 @@
 """The one place that asks about hardware.
 
 Everything else takes a `Target` and never looks at a device itself, so a test can force another
-machine's branch by patching `kernels.target.probe`. Nothing runs at import.
+machine's branch by patching `kernels.target.probe`. Nothing runs at import. SIXBIT_TRITON=0 in the
+environment keeps a GPU on the PyTorch path, to tell a kernel's fault from a model's.
 """
 
 from __future__ import annotations
@@ -56,11 +57,14 @@ def _probe_cuda(index: int) -> Target:
     capability = torch.cuda.get_device_capability(index)
     name = f"compute capability {capability[0]}.{capability[1]}"
     found = importlib.util.find_spec("triton") is not None
-    usable = found and capability >= (8, 0) and torch.version.hip is None
+    wanted = os.environ.get("SIXBIT_TRITON", "1") != "0"
+    usable = found and wanted and capability >= (8, 0) and torch.version.hip is None
     native_fp4 = usable and capability >= (10, 0)
     if not found:
         wheel = "triton-windows" if platform.system() == "Windows" else "triton"
         reason = f"Triton is not installed, so plain PyTorch runs everything: install {wheel} for the fast kernels."
+    elif not wanted:
+        reason = "Triton is switched off by SIXBIT_TRITON=0, so plain PyTorch runs everything."
     elif not usable:
         reason = f"The Triton kernels need an NVIDIA GPU of compute capability 8.0 or newer and this is {name}: plain PyTorch runs everything."
     elif native_fp4:

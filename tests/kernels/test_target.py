@@ -48,6 +48,12 @@ def test_cuda_without_triton_names_the_package(monkeypatch):
     assert not windows.triton and "triton-windows" in windows.reason
 
 
+def test_triton_can_be_switched_off(monkeypatch):
+    monkeypatch.setenv("SIXBIT_TRITON", "0")
+    off = _cuda(monkeypatch, (9, 0))
+    assert not off.triton and off.int8_mm and "SIXBIT_TRITON=0" in off.reason
+
+
 def test_importing_asks_nothing_and_loads_no_compiler():
     program = (
         "import sys, kernels; "
