@@ -11,6 +11,8 @@ its own file beside `--out`; `--merge` joins what is there. A killed shard goes 
 import sys
 from pathlib import Path
 
+from engine.request import EMBEDDED_DEFAULTS
+
 GRIDS = ("frontier", "defaults", "agreement", "timing")
 
 
@@ -21,12 +23,12 @@ def add_parsers(commands) -> None:
     _tune_parser(commands.add_parser("tune", help="find the thresholds that keep a share of the quality"))
 
 
-def _common(parser, steps: int = 30) -> None:
+def _common(parser) -> None:
     parser.add_argument("--model", default="assets/tiny", help="a diffusers folder or a hub id")
     parser.add_argument("--device", default=None, help="cpu, cuda, ...; the best one there is by default")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of this process")
     parser.add_argument("--steps", type=int, default=steps)
-    parser.add_argument("--guidance", type=float, default=5.0)
+    parser.add_argument("--guidance", type=float, default=3.0)
 
 
 def _frontier_parser(parser) -> None:

@@ -57,8 +57,14 @@ def test_only_probes_will_do(probe):
         candidates([probe], objective="beauty")
 
 
+@pytest.fixture
+def few_settings(monkeypatch):
+    monkeypatch.setattr("engine.tune.ERROR_THRESHOLDS", (0.0, 1.0))
+    monkeypatch.setattr("engine.tune.TDC_THRESHOLDS", (0.0, 0.3))
+
+
 @pytest.mark.parametrize("objective", ["bits", "seconds"])
-def test_a_real_search_keeps_the_quality_it_was_asked_for(pipe, objective):
+def test_a_real_search_keeps_the_quality_it_was_asked_for(pipe, objective, few_settings):
     events = list(tune(pipe, [pipelines.PROMPT], 0.9, objective=objective, steps=5))
     assert all(isinstance(event, Progress) for event in events[:-1])
     shares = [event.done for event in events[:-1]]
@@ -69,7 +75,7 @@ def test_a_real_search_keeps_the_quality_it_was_asked_for(pipe, objective):
     assert Policy.from_json(found.policy.to_json()) == found.policy
 
 
-def test_a_stop_ends_with_what_is_verified(pipe):
+def test_a_stop_ends_with_what_is_verified(pipe, few_settings):
     work = tune(pipe, [pipelines.PROMPT], 0.9, steps=4, stop=lambda: len(seen) > 1)
     seen = []
     for event in work:
