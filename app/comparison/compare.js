@@ -28,7 +28,9 @@ function tell(sentence) {
 function show(view) {
   root.lang = view.lang;
   const kept = root.querySelector('.v-plot');
-  const open = root.querySelector('details')?.open;
+  const open = root.querySelector('.v-plot ~ details')?.open;
+  const old = root.querySelector('.v-heat');
+  if (old && plots.has(old)) { plots.get(old).stop(); plots.delete(old); }
   const focused = document.activeElement && root.contains(document.activeElement) ? document.activeElement.value : null;
   const canvas = kept && kept.dataset.lang === view.lang ? kept : el('div', 'l-canvas v-plot');
   if (canvas !== kept) { plots.forEach((plot) => plot.stop()); plots.clear(); }
@@ -47,19 +49,36 @@ function show(view) {
   const ablation = el('section', 'v-card');
   ablation.append(el('h3', '', view.ablation.title), el('p', 'v-lead', view.ablation.lead));
   if (view.ablation.rows.length) ablation.append(table(view.ablation));
+  const extra = [];
+  if (view.sensitivity) {
+    const map = el('div', 'l-canvas v-heat');
+    map.style.height = view.sensitivity.height + 'em';
+    map.setAttribute('role', 'img');
+    map.setAttribute('aria-label', view.sensitivity.alt);
+    const part = el('section', 'v-card');
+    part.append(el('h3', '', view.sensitivity.title), el('p', 'v-lead', view.sensitivity.lead), map, el('p', 'v-verdict', view.sensitivity.verdict));
+    extra.push(part);
+  }
+  if (view.settings) {
+    const part = el('section', 'v-card'), fold = el('details');
+    fold.append(el('summary', '', view.settings.title), el('p', 'v-lead', view.settings.lead), table(view.settings));
+    part.append(fold);
+    extra.push(part);
+  }
   const speed = el('section', 'v-card');
   speed.append(el('h3', '', view.speed_title));
   if (view.speed_missing) speed.append(el('p', 'v-lead', view.speed_missing));
   view.speed.forEach((part) => speed.append(el('p', 'v-lead', part.lead), table(part)));
-  root.replaceChildren(el('h2', '', view.title), el('p', 'v-top', view.lead), card, ablation, speed, ...view.notes.map((note) => el('p', 'v-note', note)));
+  root.replaceChildren(el('h2', '', view.title), el('p', 'v-top', view.lead), card, ablation, speed, ...extra, ...view.notes.map((note) => el('p', 'v-note', note)));
   tell('');
   if (focused) { const again = [...root.querySelectorAll('input')].find((input) => input.value === focused); if (again) again.focus({ preventScroll: true }); }
   paint();
 }
 
 function paint() {
-  const canvas = root.querySelector('.v-plot');
+  const canvas = root.querySelector('.v-plot'), heat = root.querySelector('.v-heat');
   if (!canvas || !state.view) return;
+  if (heat) drawPlot(heat, { id: 'heat' + state.view.lang, spec: state.view.sensitivity.figure });
   drawPlot(canvas, { id: 'frontier' + state.view.lang, spec: state.view.frontier.figure, chosen: (row) => {
     const dot = state.view.frontier.dots[row];
     if (dot) { if (lab.go) intoLab(null, dot.cfg); else location.search = dot.href; } else tell(state.view.frontier.no_point);

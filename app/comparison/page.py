@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pandas as pd
 
 from app.comparison import points as measured
+from app.comparison.cells import cell, interval, method_name, number
+from app.comparison.findings import sensitivity_card, settings_table
 from app.comparison.speed import Benchmark
 from app.figures import compare_frontier
-from app.i18n import resolve, text, texts
+from app.i18n import resolve, text
 from app.lessons import controls
 from app.lessons.course import finite
 from app.lessons.page import sentences
-from app.lessons.words import NARROW
 from engine.settings import PRESETS
+from engine.trace import Trace
+
+
+class Findings(NamedTuple):
+    """What else was measured, each None where it was not; `run` is the recorded run that the layers are held against."""
+
+    sensitivity: pd.DataFrame | None = None
+    settings: pd.DataFrame | None = None
+    run: Trace | None = None
+
 
 SHOWN = ("psnr", "prompt_accuracy", "ssim", "flicker", "bits", "bits_computed", "skipped", "seconds")
 SPEED_COLUMNS = ("method", "skipped", "step", "faster", "peak", "weights", "cache", "bits", "bits_computed")
 LONGEST_TABLE = 200
 
 
-def page(sweep: measured.Sweep, benchmarks: list[Benchmark], lang: Any, sent: Any) -> dict[str, Any]:
+def page(sweep: measured.Sweep, benchmarks: list[Benchmark], lang: Any, sent: Any, findings: Findings = Findings()) -> dict[str, Any]:
     """`sent`: {"quality": one of QUALITIES, "cost": one of COSTS}; anything else takes the defaults."""
     lang = resolve(lang if isinstance(lang, str) else None)
     wish = sent if isinstance(sent, Mapping) else {}
@@ -55,6 +65,8 @@ def page(sweep: measured.Sweep, benchmarks: list[Benchmark], lang: Any, sent: An
         "ablation": ablation_table(sweep, lang, say),
         "speed": [speed_table(benchmark, lang, say) for benchmark in benchmarks],
         "speed_title": say("speed"), "speed_missing": "" if benchmarks else say("speed_missing"),
+        "sensitivity": sensitivity_card(findings.sensitivity, findings.run, lang),
+        "settings": settings_table(findings.settings, lang),
         "notes": [say("honest"), say("paper")],
     })  # fmt: skip
 
@@ -65,12 +77,6 @@ def frontier_lead(sweep: measured.Sweep, lang: str, say) -> str:
         return say("frontier_missing")
     device = {"cuda": "GPU", "cpu": "CPU"}.get(sweep.timed_on, sweep.timed_on)
     return sentences(lang, say("frontier_lead", prompts=sweep.prompts), say("timed", device=device) if device else "")
-
-
-def method_name(lang: str, method: str) -> str:
-    """A method as people call it; an unknown one keeps its own name, escaped."""
-    known = f"method.{method}" in texts()[lang]
-    return text(lang, f"method.{method}") if known else text(lang, "learn.plain", value=method[:60])
 
 
 def verdict(found: measured.Points, say) -> str:
@@ -146,32 +152,3 @@ def setting_words(method: str, setting: str, lang: str, say) -> str:
             given = setting
     words = ", ".join(f"{k} {v}" for k, v in given.items()) if isinstance(given, dict) else str(given)
     return text(lang, "learn.plain", value=words[:200])
-
-
-def number(name: str, value: Any) -> str:
-    """A measure as it is written, "–" where there is none."""
-    value = float(value) if isinstance(value, int | float) or pd.notna(value) else math.nan
-    if not math.isfinite(value):
-        return "–"
-    if name in ("skipped", "prompt_accuracy"):
-        return f"{value:.0%}".replace("%", f"{NARROW}%")
-    if name == "faster":
-        return f"{value:.2f}{NARROW}×"
-    if name == "psnr" and value >= measured.EXACT:
-        return "="
-    digits = {"ssim": 3, "flicker": 3, "step": 3, "seconds": 2}.get(name, 1)
-    return f"{value:.{digits}f}"
-
-
-def cell(words: str) -> dict[str, str]:
-    """One table cell; `words` is ready for HTML."""
-    return {"text": words}
-
-
-def interval(name: str, values: tuple[float, float, float]) -> dict[str, str]:
-    """A mean with its interval in small type, where there is one."""
-    mean, low, high = values
-    shown = {"text": number(name, mean)}
-    if math.isfinite(mean) and high > low and shown["text"] != "=":
-        shown["small"] = f"{number(name, low)}–{number(name, high)}"
-    return shown

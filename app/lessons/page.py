@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from app.i18n import texts, text
+from app.i18n import text, texts
 from app.lessons import words
 from app.lessons.material import Material
 from engine.settings import Policy

@@ -107,7 +107,7 @@ function paintPanel(canvas, box, spec, format) {
     else return;
     event.preventDefault(); event.stopPropagation();
   });
-  box.replaceChildren(el('h4', '', format.title), svg, blockStrip(format, spec));
+  box.replaceChildren(el('h3', '', format.title), svg, blockStrip(format, spec));
 }
 
 /* The whole token as one cell per block of sixteen: how wrong each block is now. */

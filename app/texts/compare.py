@@ -45,6 +45,17 @@ TEXTS = {
         "3.32 × less memory with all three ideas, 1.36 × with mixed precision alone (CogVideoX, 49 frames, 50 steps, one RTX 5090).",
         "compare.honest": "4-bit arithmetic is native on Blackwell cards only. Elsewhere it is simulated: it shows the "
         "quality and saves the memory of the weights, but speed comes from INT8, skipping and fused kernels.",
+        "compare.sensitivity": "Which layers mind 4 bits?",
+        "compare.sensitivity_lead": "One layer group at a time at 4 bits, everything else untouched: how far the model's "
+        "final output moves. Dots: where the recorded 6-bit run took 4 bits.",
+        "compare.sensitivity_alt": "Heat map of layer groups and steps: error of the whole output with that group at 4 bits",
+        "compare.sensitivity_verdict": "Of the most sensitive quarter of its computed cells the policy gave {touchy} only "
+        "4 bits; of the least sensitive quarter it gave {robust} more than they needed.",
+        "compare.settings": "One setting changed at a time",
+        "compare.settings_lead": "Against the same method without the change, on the same prompts, 95 % intervals.",
+        "compare.col_change": "Change",
+        "compare.col_against": "Against",
+        "compare.col_prompts": "Prompts",
         "compare.open": "Open in the Lab",
         "compare.peer": "another method: not a setting of the Lab",
         "compare.no_point": "This is another method's dot. The Lab cannot run it; choose a dot of ours.",
@@ -121,6 +132,15 @@ TEXTS = {
         "仅混合精度快 1.36 倍（CogVideoX，49 帧，50 步，一块 RTX 5090）。",
         "compare.honest": "只有 Blackwell 显卡原生支持 4 位运算。其他设备上是模拟：能看到画质，也真正节省权重内存，"
         "但速度来自 INT8、跳过和融合算子。",
+        "compare.sensitivity": "哪些层在意 4 位？",
+        "compare.sensitivity_lead": "每次只把一组层设为 4 位，其余不变：模型最终输出偏移多少。圆点：录制的 6 位运行在此用了 4 位。",
+        "compare.sensitivity_alt": "层组与步的热图：该组用 4 位时整个输出的误差",
+        "compare.sensitivity_verdict": "在已计算的格子中，最敏感的四分之一里有 {touchy} 只得到 4 位；最不敏感的四分之一里有 {robust} 得到了多于所需的位数。",
+        "compare.settings": "每次只改一个设置",
+        "compare.settings_lead": "与不作该改动的同一方法相比，同样的提示，95 % 区间。",
+        "compare.col_change": "改动",
+        "compare.col_against": "对照",
+        "compare.col_prompts": "提示数",
         "compare.open": "在实验室中打开",
         "compare.peer": "其他方法：不是实验室的设置",
         "compare.no_point": "这是其他方法的点，实验室无法运行；请选我们的点。",

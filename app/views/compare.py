@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,21 +10,27 @@ from typing import Any
 import gradio as gr
 
 from app import comparison
-from app.comparison import page, points, speed
+from app.comparison import page, points, sensitivity, speed
+from app.comparison.findings import read_settings
 from app.components.part import source
 from app.figures import palette
 from app.i18n import LANGUAGES, plain
+from app.lessons.material import Material
 from app.views.learn import ASSETS, LESSONS, PLOTLY
 
 HERE = Path(comparison.__file__).parent
 
 
-def build(assets: Path = ASSETS) -> gr.HTML:
-    """Place the comparison into the Blocks at hand; `assets` holds quality/ and benchmarks/."""
+def build(assets: Path = ASSETS, material: Callable[[], Material] | None = None) -> gr.HTML:
+    """Place the comparison into the Blocks at hand.
+
+    assets holds quality/ and benchmarks/; material gives the recorded run that the layers are held against.
+    """
 
     def open_compare(asked: Any) -> dict[str, Any]:
         wish = asked if isinstance(asked, Mapping) else {}
-        return page.page(frontier(assets), benchmarks(assets), wish.get("lang"), wish.get("controls"))
+        found = findings(assets)._replace(run=material().run if material else None)
+        return page.page(frontier(assets), benchmarks(assets), wish.get("lang"), wish.get("controls"), found)
 
     return gr.HTML(
         None, html_template='<div class="versus"></div>', css_template=(HERE / "compare.css").read_text(encoding="utf-8"),
@@ -39,6 +45,13 @@ def build(assets: Path = ASSETS) -> gr.HTML:
 def frontier(assets: Path) -> points.Sweep:
     """The quality sweep, read once."""
     return points.Sweep(points.read(assets / "quality" / "frontier.parquet"))
+
+
+@cache
+def findings(assets: Path) -> page.Findings:
+    """The lab's other tables, read once."""
+    quality = assets / "quality"
+    return page.Findings(sensitivity.read(quality / "sensitivity.parquet"), read_settings(quality / "theory_settings.parquet"))
 
 
 @cache

@@ -18,7 +18,7 @@ def row(method, setting="{}", prompt="p", seed=0, **values):
     return {"method": method, "setting": setting, "prompt": prompt, "seed": seed, **base, **values}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rows():
     made = []
     for prompt in "abcdefgh":
@@ -31,6 +31,11 @@ def rows():
             row("first_block_cache", '{"threshold":0.2}', prompt, psnr=30 + off, seconds=5.5, bits=16.0),
         ]
     return pd.DataFrame(made)
+
+
+@pytest.fixture(scope="module")
+def sweep(rows):
+    return points.Sweep(rows)
 
 
 def test_points_are_means_with_intervals_over_prompts(rows):
@@ -73,8 +78,8 @@ def test_policy_of_a_point_is_its_preset_with_its_changes():
 @pytest.mark.parametrize("lang", ["en", "zh-CN"])
 @pytest.mark.parametrize("quality", points.QUALITIES)
 @pytest.mark.parametrize("cost", points.COSTS)
-def test_the_page_is_whole_for_every_choice(rows, lang, quality, cost):
-    view = page.page(points.Sweep(rows), [], lang, {"quality": quality, "cost": cost})
+def test_the_page_is_whole_for_every_choice(sweep, lang, quality, cost):
+    view = page.page(sweep, [], lang, {"quality": quality, "cost": cost})
     json.dumps(view, allow_nan=False)
     assert len(view["frontier"]["figure"]["data"]) == 2
     assert len(view["frontier"]["dots"]) == len(view["frontier"]["table"]["rows"]) == 4
@@ -142,3 +147,46 @@ def test_the_figure_is_a_figure(rows):
     words = dict.fromkeys(("quality", "cost", "better", "empty"), "w")
     figure = compare_frontier.frontier(found, dict.fromkeys(found.table["method"], "m"), words)
     assert len(go.Figure(figure).data) == 2 and figure["layout"]["shapes"]
+
+
+def sensitivities(layers=("qkv", "down"), blocks=2, steps=(3, 9)):
+    # Block 0's cells are harmless, block 1's are touchy; INT8 rows must be left out.
+    made = [
+        (block, layer, step, precision, 0.01 + 0.1 * block + 0.001 * step)
+        for block in range(blocks) for layer in layers for step in steps for precision in ("nvfp4", "int8")
+    ]  # fmt: skip
+    return pd.DataFrame(made, columns=["block", "layer", "step", "precision", "output_error"])
+
+
+def test_sensitivity_is_held_against_what_the_run_chose():
+    from app.comparison import sensitivity
+    from engine.replay import replay
+    from tests.synthetic import probe_trace
+
+    probe = probe_trace(blocks=2, steps=12, groups=("qkv", "down"))
+    run = replay(probe, PRESETS["w4a4"])
+    info = sensitivity.facts(sensitivities(), run)
+    assert info.rows == [(0, "qkv"), (0, "down"), (1, "qkv"), (1, "down")] and info.steps == [3, 9]
+    assert info.errors[3, 1] == pytest.approx(0.119) and info.four.all()
+    assert (info.touchy, info.robust) == (1.0, 0.0)
+    none = sensitivity.facts(sensitivities(), None)
+    assert not none.four.any() and np.isnan(none.touchy)
+
+
+def test_findings_show_where_they_were_measured(rows, tmp_path):
+    from app.comparison import sensitivity
+    from app.comparison.findings import read_settings
+
+    table = pd.DataFrame([{"method": "int8_tdc", "base": '{"tdc_threshold":0.1}', "change": '{"gap":"none"}', "psnr": -0.3,
+                           "psnr_low": -0.5, "psnr_high": -0.1, "skipped": 0.04, "prompts": 12}])  # fmt: skip
+    table.to_parquet(tmp_path / "theory_settings.parquet")
+    sensitivities().to_parquet(tmp_path / "sensitivity.parquet")
+    found = page.Findings(sensitivity.read(tmp_path / "sensitivity.parquet"), read_settings(tmp_path / "theory_settings.parquet"))
+    view = page.page(points.Sweep(rows), [], "en", {}, found)
+    json.dumps(view, allow_nan=False)
+    assert view["settings"]["rows"][0][2] == {"text": "-0.30", "small": "-0.50 … -0.10"}
+    assert view["sensitivity"]["verdict"] == "" and len(view["sensitivity"]["figure"]["data"]) == 1
+    empty = page.page(points.Sweep(rows), [], "en", {})
+    assert empty["settings"] is None and empty["sensitivity"] is None
+    (tmp_path / "bad.parquet").write_bytes(b"x")
+    assert sensitivity.read(tmp_path / "bad.parquet") is None and read_settings(tmp_path / "bad.parquet") is None
