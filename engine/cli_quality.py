@@ -27,7 +27,7 @@ def _common(parser) -> None:
     parser.add_argument("--model", default="assets/tiny", help="a diffusers folder or a hub id")
     parser.add_argument("--device", default=None, help="cpu, cuda, ...; the best one there is by default")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of this process")
-    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--steps", type=int, default=EMBEDDED_DEFAULTS["steps"])
     parser.add_argument("--guidance", type=float, default=3.0)
 
 
