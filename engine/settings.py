@@ -43,13 +43,17 @@ class Policy:
     * resume: what decides right after a skip.
     * tuned_steps: the number of steps that tdc_threshold was tuned at; None: not tuned.
 
+    The default thresholds were measured on the embedded model at its 30 steps: there 0.092 is the largest multiple of
+    0.002 with DMPQ alone under 6 bits (5.84); from 0.12 to 0.18 the skips rise from 36 to 47 % within 0.3 dB of PSNR,
+    while at 0.26 (53 %) one of two clips lost 2 dB.
+
     Raises `PolicyError` (a ValueError) for a value out of range. Values are never clipped in silence.
     """
 
     precision: str = "dynamic"
-    error_threshold: float = 0.12
+    error_threshold: float = 0.092
     tdc: bool = True
-    tdc_threshold: float = 0.10
+    tdc_threshold: float = 0.18
     max_skips: int = 2
     pdr: bool = True
     outlier_threshold: float = 25.0
@@ -57,7 +61,7 @@ class Policy:
     resume: str = "int8"
     warmup_steps: int = 3
     protect_last: int = 1
-    tuned_steps: int | None = None
+    tuned_steps: int | None = 30
 
     def __post_init__(self) -> None:
         for name, choices in (("precision", PRECISION_CHOICES), ("gap", GAP_CHOICES), ("resume", RESUME_CHOICES)):
