@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.request import EMBEDDED_DEFAULTS
 
-GRIDS = ("frontier", "defaults", "agreement", "timing")
+GRIDS = ("frontier", "brief", "defaults", "agreement", "timing")
 
 
 def add_parsers(commands) -> None:
@@ -119,7 +119,7 @@ def _tasks(grid: str, options, model: str, device: str) -> list:
     common = (options.steps, options.guidance, model)
     if grid == "agreement":
         return lab_tasks.agreement_tasks(options.policies, options.probe_count or 4, *common)
-    table = methods.chosen(methods.DEFAULTS if grid == "defaults" else methods.FRONTIER, options.methods)
+    table = methods.chosen({"defaults": methods.DEFAULTS, "brief": methods.BRIEF}.get(grid, methods.FRONTIER), options.methods)
     if grid == "timing":
         return lab_tasks.timing_tasks(table, device, *common)
     return methods.tasks(table, pairs[: options.tuning_prompts] if grid == "defaults" else pairs, *common)

@@ -188,7 +188,7 @@ class Bench:
             "bits": report.average_bits, "bits_computed": report.average_bits_computed, "skipped": report.skipped_share,
             "purified": report.purified_share, "predictor_share": report.predictor_share,
             "error_threshold": policy.error_threshold if policy.precision == "dynamic" else math.nan,
-            "block_seconds": report.seconds,
+            "block_seconds": report.seconds, "policy": json.dumps(policy.to_dict()),
         }  # fmt: skip
 
     def _lines(self, method: str) -> Calibration:
@@ -201,7 +201,7 @@ class Bench:
             latents = self.latents(self.pipe, prompt, seed)
         return latents, {
             "bits": usage.average_bits, "bits_computed": float(usage.bits), "skipped": usage.skipped, "purified": 0.0,
-            "predictor_share": 0.0, "error_threshold": math.nan, "block_seconds": math.nan,
+            "predictor_share": 0.0, "error_threshold": math.nan, "block_seconds": math.nan, "policy": "",
         }  # fmt: skip
 
     def _peer_context(self, method: str, values: dict):

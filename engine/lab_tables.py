@@ -59,22 +59,20 @@ def write_layers(bench, out: Path, count: int) -> None:
 def effects(rows: pd.DataFrame) -> pd.DataFrame:
     """What gap, resume, warm-up, last steps and skip limit do: every one-change setting against its method's own.
 
-    A change is compared with the same method at the same tdc_threshold and nothing else changed (0.10, the first
-    value of the sweep that holds the default, where the setting does not name one).
+    A change is compared with the same method at the same thresholds and nothing else changed, where that was run.
     """
     found = []
-    for method in ("int8_tdc", "sixbit", "dmpq"):
-        for text in rows.loc[rows["method"] == method, "setting"].unique():
-            values = json.loads(text)
-            kept = {name: value for name, value in values.items() if name == "tdc_threshold"}
-            changed = {name: value for name, value in values.items() if name not in kept}
-            if not changed or "target_bits" in changed:
-                continue
-            if method != "dmpq":
-                kept = kept or {"tdc_threshold": Policy().tdc_threshold}
-            both = rows[(rows["method"] == method) & rows["setting"].isin([text, setting(**kept)])]
-            effect = theory.paired(both, (method, setting(**kept)), ("psnr", "ssim", "bits_computed", "skipped"))
-            found.append(effect[effect["setting"] == text].assign(base=setting(**kept), change=setting(**changed)))
+    known = set(zip(rows["method"], rows["setting"]))
+    for method, text in sorted(known):
+        values = json.loads(text)
+        kept = {name: value for name, value in values.items() if name in ("tdc_threshold", "error_threshold")}
+        changed = {name: value for name, value in values.items() if name not in kept}
+        base = setting(**kept)
+        if not changed or "target_bits" in changed or (method, base) not in known or method not in methods.OURS:
+            continue
+        both = rows[(rows["method"] == method) & rows["setting"].isin([text, base])]
+        effect = theory.paired(both, (method, base), ("psnr", "ssim", "bits_computed", "skipped"))
+        found.append(effect[effect["setting"] == text].assign(base=base, change=setting(**changed)))
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=["method", "setting", "base", "change"])
 
 

@@ -21,6 +21,10 @@ from engine.policy import PRESETS, Policy
 from engine.sweep import Task, setting
 
 REUSE = (0.06, 0.10, 0.15, 0.25)
+ERROR = 0.092
+"""The error threshold of the dynamic methods while reuse is swept: about 6 bits where computed on the embedded model."""
+
+_DYNAMIC_REUSE = tuple({"error_threshold": ERROR, "tdc_threshold": value} for value in REUSE)
 
 OURS: Mapping[str, str] = {
     **{name: name for name in ("fp16", "w4a16", "w4a8", "w4a4", "dmpq", "tdc", "int8_tdc", "dmpq_tdc", "sixbit")},
@@ -47,27 +51,48 @@ FRONTIER: Mapping[str, tuple[dict, ...]] = {
     "w4a4": ({},),
     "tdc": tuple({"tdc_threshold": value} for value in REUSE),
     "int8_tdc": tuple({"tdc_threshold": value} for value in REUSE),
-    "dmpq": ({}, *({"target_bits": value} for value in (5.0, 6.0, 7.0))),
+    "dmpq": tuple({"error_threshold": value} for value in (0.08, ERROR, 0.10, 0.12)),
     "static_mix": ({"target_bits": 6.0},),
     "dmpq_weighted": ({"target_bits": 5.0}, {"target_bits": 6.0}),
-    "dmpq_tdc": tuple({"tdc_threshold": value} for value in REUSE),
-    "sixbit": tuple({"tdc_threshold": value} for value in REUSE),
+    "dmpq_tdc": _DYNAMIC_REUSE,
+    "sixbit": _DYNAMIC_REUSE,
 }
+
+BRIEF: Mapping[str, tuple[dict, ...]] = {
+    "fp16": ({},),
+    "w4a16": ({},),
+    "w4a8": ({},),
+    "w4a4": ({},),
+    "first_block_cache": tuple({"threshold": value} for value in (0.08, 0.20)),
+    "taylorseer": tuple({"interval": value} for value in (2, 3)),
+    "mag_cache": tuple({"threshold": value} for value in (0.06, 0.24)),
+    "pyramid_attention_broadcast": ({"skip_range": 2},),
+    "smoothquant_w8a8": ({},),
+    "tdc": ({"tdc_threshold": REUSE[1]},),
+    "int8_tdc": tuple({"tdc_threshold": value} for value in REUSE[1:3]),
+    "dmpq": ({"error_threshold": ERROR},),
+    "static_mix": ({"target_bits": 6.0},),
+    "dmpq_tdc": (_DYNAMIC_REUSE[1],),
+    "sixbit": _DYNAMIC_REUSE[1:3],
+}
+"""The part of `FRONTIER` to run first where time is short."""
 
 DEFAULTS: Mapping[str, tuple[dict, ...]] = {
     "int8_tdc": (
         *({"tdc_threshold": value} for value in (0.08, 0.12, 0.20)),
-        *({"warmup_steps": value} for value in (1, 2, 5, 8)),
-        *({"protect_last": value} for value in (0, 2, 3)),
-        *({"max_skips": value} for value in (1, 3, 4)),
+        *({"warmup_steps": value, "tdc_threshold": 0.10} for value in (1, 2, 5, 8)),
+        *({"protect_last": value, "tdc_threshold": 0.10} for value in (0, 2, 3)),
+        *({"max_skips": value, "tdc_threshold": 0.10} for value in (1, 3, 4)),
         *({"gap": gap, "tdc_threshold": value} for gap in ("linear", "none") for value in (0.06, 0.10, 0.15)),
     ),
-    "sixbit": (
-        *({"resume": "last_gamma", "tdc_threshold": value} for value in (0.10, 0.15)),
-        *({"outlier_threshold": value} for value in (15.0, 40.0)),
-        *({"gap": gap, "tdc_threshold": value} for gap in ("linear", "none") for value in (0.10, 0.15)),
+    "sixbit": tuple(
+        {"error_threshold": ERROR, **change}
+        for change in (
+            *({"resume": "last_gamma", "tdc_threshold": value} for value in (0.10, 0.15)),
+            *({"outlier_threshold": value, "tdc_threshold": 0.10} for value in (15.0, 40.0, 60.0)),
+            *({"gap": gap, "tdc_threshold": value} for gap in ("linear", "none") for value in (0.10, 0.15)),
+        )
     ),
-    "dmpq": tuple({"error_threshold": value} for value in (0.08, 0.10, 0.11, 0.14)),
 }
 
 

@@ -55,14 +55,15 @@ def table(rows: pd.DataFrame, metrics: Sequence[str] = ("psnr", "ssim", "same_ti
 
 
 def recommend(lines: pd.DataFrame, method: str, field: str, saving: str = "skipped", quality: str = "psnr") -> dict:
-    """The value of `field` at the bend among the `lines` (from `table`) of `method` that set nothing but it.
+    """The value of `field` at the bend among the `lines` (from `table`) of `method` that set nothing but it
+    (and a fixed error_threshold).
 
     Returns field, value, saving, quality, and the curve that was looked at; {} where fewer than two points exist.
     """
     curve = []
     for _, line in lines[lines["method"] == method].iterrows():
         values = json.loads(line["setting"])
-        if list(values) == [field]:
+        if field in values and set(values) <= {field, "error_threshold"}:
             spent = line[saving] if saving == "skipped" else -line[saving]
             curve.append((values[field], float(spent), float(line[quality])))
     if len(curve) < 2:

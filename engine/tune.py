@@ -24,7 +24,7 @@ from engine.replay import replay
 from engine.settings import Policy
 from engine.trace import Trace
 
-ERROR_THRESHOLDS = (0.0, 0.08, 0.10, 0.11, 0.12, 0.14, 1.0)
+ERROR_THRESHOLDS = (0.0, 0.06, 0.08, 0.09, 0.10, 0.12, 1.0)
 TDC_THRESHOLDS = (0.0, 0.06, 0.08, 0.10, 0.13, 0.17, 0.22, 0.30)
 OBJECTIVES = ("bits", "seconds")
 

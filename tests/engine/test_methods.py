@@ -38,6 +38,11 @@ def test_every_setting_of_ours_is_a_policy(grid):
             assert isinstance(methods.policy_of(task.method, json.loads(task.setting), 0.1), Policy)
 
 
+def test_the_brief_list_is_a_part_of_the_frontier():
+    pairs = {(name, str(values)) for name, settings in methods.FRONTIER.items() for values in settings}
+    assert {(name, str(values)) for name, settings in methods.BRIEF.items() for values in settings} <= pairs
+
+
 def test_target_bits_become_a_threshold():
     assert methods.policy_of("dmpq", {"target_bits": 6.0}, 0.09).error_threshold == 0.09
     assert methods.policy_of("sixbit", {"tdc_threshold": 0.2}).tdc_threshold == 0.2

@@ -25,7 +25,7 @@ def test_a_floor_is_kept_or_refused():
 def test_the_recommendation_looks_at_one_field_of_one_method():
     lines = pd.DataFrame({
         "method": ["sixbit"] * 4 + ["tdc"],
-        "setting": ['{"tdc_threshold":0.05}', '{"tdc_threshold":0.1}', '{"tdc_threshold":0.3}',
+        "setting": ['{"error_threshold":0.09,"tdc_threshold":0.05}', '{"tdc_threshold":0.1}', '{"tdc_threshold":0.3}',
                     '{"gap":"none","tdc_threshold":0.1}', '{"tdc_threshold":0.1}'],
         "skipped": [0.0, 0.3, 0.5, 0.9, 0.9], "psnr": [40.0, 39.5, 30.0, 50.0, 50.0],
     })  # fmt: skip
