@@ -128,13 +128,19 @@ def speed_table(benchmark: Benchmark, lang: str, say) -> dict[str, Any]:
     columns = [say("col_method"), say("short_skipped"), say("col_step"), say("col_faster"), say("col_peak"),
                say("col_weights"), say("col_cache"), say("short_bits"), say("short_bits_computed")]  # fmt: skip
     body = [
-        [cell(method_name(lang, str(row.method))), cell(number("skipped", row.skipped)),
+        [noted(method_name(lang, str(row.method)), row, lang), cell(number("skipped", row.skipped)),
          cell(number("step", row.seconds_per_step)), cell(number("faster", row.faster)), cell(number("gb", row.peak_gb)),
          cell(number("gb", row.weights_gb)), cell(number("gb", row.cache_gb)), cell(number("bits", row.bits)),
          cell(number("bits_computed", row.bits_computed))]
         for row in benchmark.rows.head(LONGEST_TABLE).itertuples()
     ]  # fmt: skip
     return {"lead": say("speed_lead", model=benchmark.model, device=benchmark.device or "?"), "columns": columns, "rows": body}
+
+
+def noted(name: str, row: Any, lang: str) -> dict[str, str]:
+    """A method's cell with the benchmark's own note under it."""
+    note = getattr(row, "notes", None)
+    return {**cell(name), **({"small": text(lang, "learn.plain", value=str(note)[:200])} if isinstance(note, str) else {})}
 
 
 def setting_words(method: str, setting: str, lang: str, say) -> str:

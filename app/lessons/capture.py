@@ -57,9 +57,11 @@ def capture(pipe, prompt: str, steps: int, guidance: float, seed: int) -> pd.Dat
         for index, block in enumerate(getattr(pipe.transformer, family.blocks))
         for group, paths in family.groups.items()
     ]
+    words = {"max_sequence_length": getattr(pipe.transformer.config, "max_text_seq_length", 226)}
     try:
         with torch.no_grad():
-            pipe(prompt, num_inference_steps=steps, guidance_scale=guidance, output_type="latent",
+            pipe(prompt, **(words if family.name == "CogVideoX" else {}), num_inference_steps=steps,
+                 guidance_scale=guidance, output_type="latent",
                  generator=torch.Generator().manual_seed(seed), callback_on_step_end=next_step)  # fmt: skip
     finally:
         for hook in hooks:
@@ -74,7 +76,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("assets/lessons/tokens.parquet"))
     parser.add_argument("--prompt", default=PROMPT)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--guidance", type=float, default=5.0)
+    parser.add_argument("--guidance", type=float, default=3.0)
     parser.add_argument("--seed", type=int, default=7)
     asked = parser.parse_args()
 
