@@ -27,9 +27,10 @@ class Knob(NamedTuple):
 
 
 def knob(name: str, values: np.ndarray, current: float, least: float) -> Knob:
-    """The histogram of one signal. The scale reaches past the 99th percentile and past the current setting."""
+    """The histogram of one signal. The scale reaches past the 95th percentile and well past the current
+    setting; the few values beyond are counted, so that they do not press the rest into a corner."""
     seen = values[np.isfinite(values)]
-    top = max(float(np.percentile(seen, 99)) if seen.size else 0.0, current * 1.25, least)
+    top = max(1.15 * float(np.percentile(seen, 95)) if seen.size else 0.0, current * 1.4, least)
     high = _round_up(top)
     counts, _ = np.histogram(seen, bins=BINS, range=(0.0, high))
     peak = counts.max() if seen.size and counts.max() else 1
