@@ -83,10 +83,10 @@ def insight(material: Material, info: forecast.Forecast, tolerance: float, lang:
     every = max(1, sum(total.values()))
     right = (total[forecast.HIT_FOUR] + total[forecast.HIT_EIGHT]) / every
     unseen = material.theory.predictor
-    held = "" if unseen is None else say(
-        "aha_unseen", median=words.percent(max(0.0, float(unseen["r2_held_out"].median()))),
-        worse=words.percent(float((unseen["r2_held_out"] < 0).mean())),
-    )
+    judged = [] if unseen is None else unseen["r2_held_out"].dropna()
+    held = say(
+        "aha_unseen", median=words.percent(max(0.0, float(judged.median()))), worse=words.percent(float((judged < 0).mean()))
+    ) if len(judged) else ""  # a single probe leaves no unseen prompt to judge the lines on
     return sentences(lang, direction, say(
         "aha_all", negative=int((fits["alpha"] < 0).sum()), count=len(fits), median=words.percent(fits["r2"].median()),
         right=words.percent(right), waste=words.percent(total[forecast.WASTE] / every),

@@ -76,5 +76,5 @@ def insight(info: rotation.Rotation, chosen: str, on: bool, lang: str, say) -> s
         if (name, verdict) == ("int8", "gain"):
             values["times"] = words.times(gain)
         said.append(say(f"{name}_{verdict}", **values))
-    gains = {name: f"{rotation.gain(info.table, name):.2g}" for name in rotation.FORMATS}
+    gains = {name: f"{rotation.gain(info.table, name):.2f}" for name in rotation.FORMATS}
     return sentences(lang, *said, say("all", **gains))
