@@ -7,12 +7,12 @@ import torch
 from assets.recipe.world import Scenes
 from engine import vocabulary as V
 
-_ID = {word: i for i, word in enumerate(V.WORDS)}
+CODES = {word: i for i, word in enumerate(V.WORDS)}
 
 
 def _table(words) -> torch.Tensor:
     """(N, longest) ids, -1 where a phrase is shorter."""
-    rows = [[_ID[w] for w in phrase.split()] for phrase in words]
+    rows = [[CODES[w] for w in phrase.split()] for phrase in words]
     longest = max(map(len, rows))
     return torch.tensor([r + [-1] * (longest - len(r)) for r in rows])
 
@@ -24,7 +24,7 @@ _PLACE = _table([f"on a {b} background" for b in V.BACKGROUNDS] + [f"in a {r} ro
 def token_ids(scenes: Scenes, length: int = V.MAX_WORDS) -> torch.Tensor:
     """(B, length) int64: words, </s>, padding."""
     count = len(scenes)
-    word = lambda w: torch.full((count, 1), _ID[w])
+    word = lambda w: torch.full((count, 1), CODES[w])
     columns = []
     for o in range(2):
         phrase = [word("and")] if o else []
@@ -42,5 +42,5 @@ def token_ids(scenes: Scenes, length: int = V.MAX_WORDS) -> torch.Tensor:
 def empty_ids(length: int = V.MAX_WORDS) -> torch.Tensor:
     """The empty prompt as the pipeline encodes it: </s>, then padding."""
     ids = torch.zeros(length, dtype=torch.long)
-    ids[0] = _ID["</s>"]
+    ids[0] = CODES["</s>"]
     return ids

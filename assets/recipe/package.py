@@ -25,7 +25,10 @@ def build_pipeline(weights: Path | None, dtype=torch.bfloat16) -> CogVideoXPipel
     if weights is not None:
         for name, module in parts.items():
             state, facts = load_weights(weights, name)
-            module.load_state_dict(state, strict=name != "text_encoder")
+            if name == "text_encoder":
+                parts[name] = models.text_encoder_of(state)
+                continue
+            module.load_state_dict(state)
             if name == "vae":
                 module.register_to_config(scaling_factor=facts["scaling_factor"])
     return CogVideoXPipeline(tokenizer=models.build_tokenizer(), scheduler=models.build_scheduler(),

@@ -67,7 +67,8 @@ def warm_dit(machine: Machine, batch: int, long: bool) -> None:
     trainer = Trainer(machine, 0, compiled=True)
     generator = torch.Generator(machine.device).manual_seed(0)
     z = torch.randn(batch, models.LATENT_FRAMES, models.LATENT_CHANNELS, 16, 16, device=machine.device).to(machine.dtype)
-    trainer.loss(*trainer.noised(z, trainer.empty.expand(batch, -1), generator, long))
+    facts = torch.zeros(batch, 9, dtype=torch.long, device=machine.device)
+    trainer.loss(*trainer.noised(z, trainer.empty.expand(batch, -1), facts, generator, long))
 
 
 def warm_pool(machine: Machine, batch: int) -> None:
