@@ -18,10 +18,16 @@ MATRIX_TYPE = tl.constexpr(tl.float32 if interpreting() else tl.bfloat16)
 
 
 @triton.jit
-def sylvester_16():
-    """(16, 16) int32 of +1 and −1: entry (i, j) is the parity of the common bits of i and j."""
+def sylvester_16(PARTED: tl.constexpr):
+    """(16, 16) int32 of +1 and −1: entry (i, j) is the parity of the common bits of i and j.
+
+    PARTED: column c holds what belongs to the index with c's bits in the order 2, 1, 3, 0.
+    """
     index = tl.arange(0, 16)
-    bits = index[:, None] & index[None, :]
+    column = index
+    if PARTED:
+        column = (index & 1) | ((index & 2) << 1) | ((index & 4) << 1) | ((index & 8) >> 2)
+    bits = index[:, None] & column[None, :]
     bits = bits ^ (bits >> 2)
     bits = bits ^ (bits >> 1)
     return 1 - 2 * (bits & 1)
@@ -43,6 +49,11 @@ def hadamard_groups(x, GROUPS: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.cons
     orthonormal factor is left to the caller's scale: a quantizer pays nothing for it there.
     The values enter the tensor cores as bfloat16, which rounds them by up to 2^-9; with SPLIT
     the remainder goes through a second product, leaving 2^-17 (for inputs finer than bfloat16).
+
+    NVFP4 next reduces over runs of 16 results. A tensor core leaves the columns 2 and 4 of a
+    product in neighbouring threads, 1 and 8 in one thread's registers; with 4 rows a block, a run
+    then lies in threads 0, 1, 4, 5, ..., over which Triton 3.6 reduces as if they were 0 ... 7.
+    Parting the columns (`sylvester_16`) keeps a run's threads neighbours.
     """
     LOW: tl.constexpr = BLOCK // 16
     if LOW == 1:
@@ -59,11 +70,15 @@ def hadamard_groups(x, GROUPS: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.cons
         z = tl.permute(butterfly(z), (0, 3, 1, 2))
     z = tl.reshape(z, (GROUPS, 16, LOW))
     high = z.to(tl.bfloat16)
-    matrix = sylvester_16().to(MATRIX_TYPE)
+    PARTED: tl.constexpr = LOW == 4
+    matrix = sylvester_16(PARTED).to(MATRIX_TYPE)
     product = tl.dot(_rows_of_16(high, GROUPS, LOW), matrix)
     if SPLIT:
         rest = (z - high.to(tl.float32)).to(tl.bfloat16)
         product = tl.dot(_rows_of_16(rest, GROUPS, LOW), matrix, acc=product)
+    if PARTED:
+        product = tl.reshape(product, (GROUPS * LOW, 2, 4, 2))
+        product = tl.permute(product, (0, 2, 1, 3))
     return tl.permute(tl.reshape(product, (GROUPS, LOW, 16)), (0, 2, 1))
 
 
