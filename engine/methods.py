@@ -20,7 +20,7 @@ from engine import vocabulary
 from engine.policy import PRESETS, Policy
 from engine.sweep import Task, setting
 
-REUSE = (0.06, 0.10, 0.15, 0.25)
+REUSE = (0.06, 0.12, 0.18, 0.26)
 ERROR = 0.092
 """The error threshold of the dynamic methods while reuse is swept: about 6 bits where computed on the embedded model."""
 
@@ -60,37 +60,37 @@ FRONTIER: Mapping[str, tuple[dict, ...]] = {
 
 BRIEF: Mapping[str, tuple[dict, ...]] = {
     "fp16": ({},),
-    "w4a16": ({},),
     "w4a8": ({},),
     "w4a4": ({},),
+    "sixbit": (_DYNAMIC_REUSE[2],),
+    "int8_tdc": ({"tdc_threshold": REUSE[2]},),
     "first_block_cache": tuple({"threshold": value} for value in (0.08, 0.20)),
-    "taylorseer": tuple({"interval": value} for value in (2, 3)),
-    "mag_cache": tuple({"threshold": value} for value in (0.06, 0.24)),
-    "pyramid_attention_broadcast": ({"skip_range": 2},),
-    "smoothquant_w8a8": ({},),
-    "tdc": ({"tdc_threshold": REUSE[1]},),
-    "int8_tdc": tuple({"tdc_threshold": value} for value in REUSE[1:3]),
+    "tdc": ({"tdc_threshold": REUSE[2]},),
     "dmpq": ({"error_threshold": ERROR},),
+    "taylorseer": ({"interval": 2},),
+    "mag_cache": ({"threshold": 0.06},),
+    "smoothquant_w8a8": ({},),
     "static_mix": ({"target_bits": 6.0},),
-    "dmpq_tdc": (_DYNAMIC_REUSE[1],),
-    "sixbit": _DYNAMIC_REUSE[1:3],
+    "dmpq_tdc": (_DYNAMIC_REUSE[2],),
+    "pyramid_attention_broadcast": ({"skip_range": 2},),
+    "w4a16": ({},),
 }
 """The part of `FRONTIER` to run first where time is short."""
 
 DEFAULTS: Mapping[str, tuple[dict, ...]] = {
     "int8_tdc": (
-        *({"tdc_threshold": value} for value in (0.08, 0.12, 0.20)),
-        *({"warmup_steps": value, "tdc_threshold": 0.10} for value in (1, 2, 5, 8)),
-        *({"protect_last": value, "tdc_threshold": 0.10} for value in (0, 2, 3)),
-        *({"max_skips": value, "tdc_threshold": 0.10} for value in (1, 3, 4)),
-        *({"gap": gap, "tdc_threshold": value} for gap in ("linear", "none") for value in (0.06, 0.10, 0.15)),
+        *({"tdc_threshold": value} for value in (0.09, 0.15, 0.22)),
+        *({"warmup_steps": value, "tdc_threshold": REUSE[2]} for value in (1, 2, 5, 8)),
+        *({"protect_last": value, "tdc_threshold": REUSE[2]} for value in (0, 2, 3)),
+        *({"max_skips": value, "tdc_threshold": REUSE[2]} for value in (1, 3, 4)),
+        *({"gap": gap, "tdc_threshold": value} for gap in ("linear", "none") for value in REUSE[:3]),
     ),
     "sixbit": tuple(
         {"error_threshold": ERROR, **change}
         for change in (
-            *({"resume": "last_gamma", "tdc_threshold": value} for value in (0.10, 0.15)),
-            *({"outlier_threshold": value, "tdc_threshold": 0.10} for value in (15.0, 40.0, 60.0)),
-            *({"gap": gap, "tdc_threshold": value} for gap in ("linear", "none") for value in (0.10, 0.15)),
+            *({"resume": "last_gamma", "tdc_threshold": value} for value in REUSE[1:3]),
+            *({"outlier_threshold": value, "tdc_threshold": REUSE[2]} for value in (15.0, 40.0, 60.0)),
+            *({"gap": gap, "tdc_threshold": value} for gap in ("linear", "none") for value in REUSE[1:3]),
         )
     ),
 }
