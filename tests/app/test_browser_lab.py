@@ -76,6 +76,7 @@ def test_the_latest_knob_position_wins(page):
 
 
 def test_zoom_survives_updates(page):
+    page.evaluate("scrollTo(0, 0)")
     box = page.locator(".plot-frame").bounding_box()
     page.mouse.move(box["x"] + 200, box["y"] + 60)
     page.mouse.down()
@@ -95,6 +96,7 @@ def test_zoom_survives_updates(page):
 
 def test_a_click_explains_a_cell_and_moves_the_videos_there(page):
     settle(page)
+    page.evaluate("scrollTo(0, 0)")
     box = page.locator(".plot-frame").bounding_box()
     page.mouse.click(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.45)
     page.wait_for_function("/Block \\d+, step (1[5-9]|2[0-2])/.test(document.querySelector('.explain h2').textContent)")
