@@ -9,8 +9,8 @@ from app.figures import lesson_rotation as figures
 from app.i18n import text
 from app.lessons import controls, rotation, words
 from app.lessons.material import Material
-from app.lessons.page import Page, group, missing, plot, sentences, source
-from app.lessons.page_ruler import about
+from app.lessons.page import Page, group, missing, plot, sentences
+from app.lessons.page_ruler import about, run_of
 from app.lessons.tokens import groups
 
 KEY = "rotation"
@@ -52,7 +52,7 @@ def page(material: Material, lang: str, sent: Mapping[str, Any]) -> Page:
         ],
         insight(info, chosen, on, lang, say),
         sentences(lang, say("note" if material.theory.rotation is None else "note_measured", count=count),
-                  about(info.token, lang), source(lang, material)),
+                  about(info.token, lang), run_of(info.token, lang, material)),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from app.i18n import text
 from app.lessons import controls, ruler, words
 from app.lessons.material import Material
 from app.lessons.page import Page, group, missing, sentences, source
-from app.lessons.tokens import Token, calmest
+from app.lessons.tokens import SAMPLES, Token, calmest
 
 KEY = "ruler"
 # (ruler, what is stored on a light page, on a dark one): marks must stand out from lines of their own hue.
@@ -47,7 +47,7 @@ def page(material: Material, lang: str, sent: Mapping[str, Any]) -> Page:
             (words.percent(four.neighbours[1]), say("fact_near")),
             (words.percent(eight.rest[1]), say("fact_far")),
         ],
-        insight(info, lang, say), sentences(lang, say("strip"), say("hint"), about(token, lang), source(lang, material)),
+        insight(info, lang, say), sentences(lang, say("strip"), say("hint"), about(token, lang), run_of(token, lang, material)),
     )  # fmt: skip
 
 
@@ -65,6 +65,11 @@ def insight(info: ruler.Ruler, lang: str, say) -> str:
                far1=words.percent(eight.rest[1]))  # fmt: skip
     gone = not four.snapped[[i for i in range(16) if i != info.index]].any()
     return sentences(lang, said, say("aha_gone")) if gone else said
+
+
+def run_of(token: Token, lang: str, material: Material) -> str:
+    """The recorded run that samples come from; captured tokens come from a run of their own."""
+    return source(lang, material) if token.source == SAMPLES else ""
 
 
 def about(token: Token, lang: str) -> str:

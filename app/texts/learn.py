@@ -21,7 +21,7 @@ TEXTS = {
         "learn.keys": "Keys: ← and → change the lesson, P is presenter mode.",
         "learn.estimate": "Estimated from the recording by the engine's own policy, assuming that the video takes "
         "the same course.",
-        "learn.token_captured": "A real token: block {block}, {group}, step {step}, {width} values before rotation.",
+        "learn.token_captured": "A real token of the embedded model: block {block}, {group}, step {step}, {width} values before rotation.",
         "learn.token_samples": "Eight real groups of 16 values ({group}, block {block}) laid side by side: "
         "this recording keeps one group per layer and step, not whole tokens.",
     },
@@ -43,7 +43,7 @@ TEXTS = {
         "learn.plain": "{value}",
         "learn.keys": "按键：← 和 → 切换课程，P 为演示模式。",
         "learn.estimate": "由引擎自己的策略根据录制估算，假设视频走同样的轨迹。",
-        "learn.token_captured": "一个真实的 token：模块 {block}，{group}，第 {step} 步，旋转前的 {width} 个数值。",
+        "learn.token_captured": "内置模型的一个真实 token：模块 {block}，{group}，第 {step} 步，旋转前的 {width} 个数值。",
         "learn.token_samples": "八组真实的 16 个数值（{group}，模块 {block}）并排放置："
         "这次录制每层每步只保留一组，而不是完整的 token。",
     },
