@@ -79,6 +79,8 @@ async function draw() {
   const layout = { ...figure.layout, shapes, dragmode: coarsePointer ? false : "zoom", autosize: true, height: frameNode.clientHeight };
   layout.font = { ...layout.font, family: getComputedStyle(element).fontFamily };
   layout.xaxis = { ...layout.xaxis, fixedrange: coarsePointer }; layout.yaxis = { ...layout.yaxis, fixedrange: coarsePointer };
+  // The zoom is handed back at every drawing: Plotly keeps a user's zoom over one redraw, but not over two.
+  if (range) { layout.xaxis.range = range.x.slice(); layout.yaxis.range = range.y.slice(); }
   await Plotly.react(plot, traces, layout, { displayModeBar: false, responsive: false, doubleClick: "reset", showTips: false });
   element.dataset.drawn = String(Number(element.dataset.drawn || 0) + 1);
   element.dataset.level = level; element.dataset.seen = data.id ?? "";
