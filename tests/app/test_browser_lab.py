@@ -163,7 +163,7 @@ def test_nothing_is_wider_than_the_page_and_targets_are_large(tab, width, query)
 def test_a_map_drawn_in_a_hidden_place_has_its_width_when_shown(tab):
     page = tab(query="?tab=compare")
     page.click("#tab-lab")
-    page.wait_for_function("document.querySelector('.plot .main-svg').getBoundingClientRect().width > 400")
+    page.wait_for_function("document.querySelector('.plot .main-svg')?.getBoundingClientRect().width > 400")
 
 
 def test_dark_mode_is_dark_everywhere(tab):
