@@ -58,7 +58,7 @@ def test_a_policy_from_a_file_with_changed_fields(tmp_path):
     with pytest.raises(ValueError, match="gap must be one of"):
         read_policy(Given)
     Given.set = Given.set[:3]
-    assert read_policy(Given) == Policy(max_skips=1, tdc_threshold=0.2, pdr=False)
+    assert read_policy(Given) == Policy(max_skips=1, tdc_threshold=0.2, pdr=False, tuned_steps=None)
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,8 @@ def test_an_estimate_of_the_recording_itself_is_its_own_time():
 
 
 def test_a_draft_that_skips_more_is_estimated_faster():
-    run = live_trace(Policy())
-    draft = replay(run, Policy())
+    run = live_trace(Policy(tdc_threshold=0.1))
+    draft = replay(run, Policy(tdc_threshold=0.1))
     more = replay(probe_trace(), Policy(tdc_threshold=0.3))
     speeds = measure_speeds(run)
     assert estimate_seconds(draft, speeds) == estimate_seconds(run, speeds)
