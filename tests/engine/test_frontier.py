@@ -77,7 +77,7 @@ def test_agreement_and_timing_are_tasks_like_any_other(bench):
 
 def test_times_taken_alone_replace_shared_ones():
     rows = pd.DataFrame({
-        "method": ["w4a8", "dmpq", "timing@cpu:w4a8", "timing@cuda:w4a8", "timing@cuda:w4a8"],
+        "method": ["w4a8", "static_mix", "timing@cpu:w4a8", "timing@cuda:w4a8", "timing@cuda:w4a8"],
         "setting": ["{}", '{"target_bits":6.0}', "{}", "{}", "{}"], "seconds": [9.0, 8.0, 50.0, 2.0, 4.0],
         "psnr": [30.0, 31.0, *[math.nan] * 3], "device": ["cuda", "cuda", "cpu", "cuda", "cuda"], "key": list("abcde"),
         "error_threshold": [math.nan, 0.09, *[math.nan] * 3],
@@ -90,9 +90,10 @@ def test_times_taken_alone_replace_shared_ones():
 
 
 def test_extensions_and_single_changes_are_published_apart():
+    swept = sweep.setting(**methods.FRONTIER["sixbit"][0])
     rows = pd.DataFrame({
         "method": ["sixbit", "sixbit", "dmpq_weighted"],
-        "setting": ['{"tdc_threshold":0.1}', '{"gap":"none","tdc_threshold":0.1}', '{"target_bits":6.0}'],
+        "setting": [swept, sweep.setting(gap="none", tdc_threshold=0.1), '{"target_bits":6.0}'],
         "psnr": 30.0, "error_threshold": 0.12, "key": list("abc"), "seconds": 1.0,
     })  # fmt: skip
     tables = lab_tasks.split(rows)
