@@ -218,7 +218,8 @@ def main() -> None:
         done = n + 1
         if done % 250 == 0 or done in (1, 10, 50, args.steps):
             (mean, bound), seconds = (total / (done - mark)).tolist(), time.time() - began
-            machine.log(f"dit {done} loss {mean:.4f} binding {bound:.4f} norm {norm.item():.2f} {(done - mark) / seconds:.2f} steps/s")
+            machine.log(f"dit {done} loss {mean:.4f} binding {bound:.4f} norm {norm.item():.2f} "
+                        f"{(done - mark) / seconds:.2f} steps/s")
             if args.seconds and done % 500 == 0:                         # the speed changes when the decoder is done
                 args.steps = machine.agree(done + max(1.0, deadline - time.time()) * (done - mark) / seconds)
             began, mark = time.time(), done

@@ -115,7 +115,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, help="default: 400 on a CPU, 2000 on a GPU")
-    parser.add_argument("--batch", type=int, help="captions a step; default: 48 on a CPU, 512 on a GPU")
+    parser.add_argument("--batch", type=int, help="captions a step; default: 32 on a CPU, 512 on a GPU")
     parser.add_argument("--captions", type=int, default=32768)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--fresh", action="store_true", help="do not go on from an encoder in --out")
@@ -131,7 +131,7 @@ def main() -> None:
     encoder, kept = models.grown_text_encoder(None if args.fresh else before)
     machine.log(f"text encoder: {sum(p.numel() for p in encoder.parameters()) / 1e6:.2f} M parameters, "
                 f"{'from trained weights' if kept else 'from nothing'}")
-    trainer = TextTrainer(machine, encoder, args.batch or (512 if cuda else 48), args.captions, args.seed)
+    trainer = TextTrainer(machine, encoder, args.batch or (512 if cuda else 32), args.captions, args.seed)
     trainer.train(args.steps or (2000 if cuda else 400), args.lr)
     short, long = trainer.check(), trainer.check(64, models.STOCK_TEXT_LENGTH)
     for name, a, b in zip(HEADS, short.tolist(), long.tolist()):
