@@ -96,7 +96,7 @@ def frontier(options) -> int:
     store = sweep.Store(_part_path(options.out, index, count))
 
     def execute(task):
-        return lab_tasks.execute(bench, task)
+        return {**lab_tasks.execute(bench, task), "processes": count}
 
     def progress(done, total, task):
         print(f"{done + 1}/{total} {task.method} {task.setting} {task.prompt[:40]}", file=sys.stderr, flush=True)

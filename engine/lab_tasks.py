@@ -75,7 +75,7 @@ def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     `frontier` has the swept methods; `defaults` the single changes and the extensions. `target_bits` becomes the
     error threshold that it was answered with. Times that were taken alone replace those that were taken beside other
     processes: `seconds` then is the median of the timing runs of that (method, setting), on the machine named in
-    `seconds_device`, and `seconds_shared` what the run itself took.
+    `seconds_device`, and `seconds_shared` what the run itself took. Without timing runs, shards have no `seconds`.
     """
     timed = rows["method"].str.startswith(TIMING)
     timing, agreed = _tidy(rows[timed]), _tidy(rows[rows["method"] == AGREEMENT])
@@ -84,6 +84,9 @@ def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     if len(timing):
         timing["method"] = timing["method"].str.split(":").str[1]
         tables["timing"] = timing
+    if "processes" in main and not len(timing):  # beside other processes a second is no second
+        shared = main["processes"] > 1
+        main = main.assign(seconds_shared=main["seconds"], seconds=main["seconds"].mask(shared))
     if len(timing) and len(main):
         device = "cuda" if (timing["device"] == "cuda").any() else timing["device"].iloc[0]
         alone = timing[timing["device"] == device].groupby(["method", "setting"])["seconds"].median()

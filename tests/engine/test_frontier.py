@@ -98,3 +98,13 @@ def test_extensions_and_single_changes_are_published_apart():
     })  # fmt: skip
     tables = lab_tasks.split(rows)
     assert (len(tables["frontier"]), len(tables["defaults"])) == (1, 2)
+
+
+def test_seconds_of_shards_that_shared_a_machine_are_not_published():
+    rows = pd.DataFrame({
+        "method": "w4a8", "setting": "{}", "psnr": 30.0, "error_threshold": math.nan, "key": list("ab"),
+        "seconds": [9.0, 2.0], "processes": [8, 1],
+    })  # fmt: skip
+    table = lab_tasks.split(rows)["frontier"]
+    assert math.isnan(table["seconds"].iloc[0]) and table["seconds"].iloc[1] == 2.0
+    assert table["seconds_shared"].tolist() == [9.0, 2.0]
