@@ -96,7 +96,8 @@ def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         swept = {(name, setting(**values)) for name, settings in methods.FRONTIER.items() for values in settings}
         pairs = zip(main["method"], main["setting"])
         published = [pair in swept and pair[0] not in methods.EXTENSIONS for pair in pairs]
-        main["setting"] = [_answered(*cells) for cells in zip(main["setting"], main["error_threshold"])]
+        if "error_threshold" in main:
+            main["setting"] = [_answered(*cells) for cells in zip(main["setting"], main["error_threshold"])]
         shown = pd.Series(published, index=main.index)
         tables.update(frontier=main[shown], defaults=main[~shown])
     return {name: table.reset_index(drop=True) for name, table in tables.items() if len(table)}
