@@ -1,22 +1,37 @@
 """Import Gradio in half the time.
 
-At import Gradio writes an editor stub (.pyi) for each of its 76 components: every source file is read, parsed and cut
-up again, every time, and nothing at run time uses the result. That is half of the import, on two cores some two
-seconds before the first paint. Its own way out is taken for a class without a source file, so for the length of the
-import the question "which file is this class from?" has no answer, and only for the module that writes the stubs.
+Three things that the import does and this page never uses, on two cores some three seconds before the first paint:
+
+* for each of its 76 components Gradio writes an editor stub (.pyi): every source file is read, parsed and cut up
+  again, every time. Its own way out is taken for a class without a source file, so for the length of the import the
+  question "which file is this class from?" has no answer, and only for the module that writes the stubs;
+* the command line tool (`gradio`, with its TOML and terminal libraries) is imported for one name, `gradio.deploy`:
+  a stand-in holds the place, and goes when the import is over, so that a later `import gradio.cli` is the real one;
+* the garbage collector walks a quickly growing heap again and again and finds nothing: it rests.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import sys
+import types
+from contextlib import contextmanager
+
+TOOL = "gradio.cli"
 
 
 def load():
-    """The gradio module, imported without writing stubs if this is the first import."""
+    """The gradio module, imported the short way if this is the first import."""
     if "gradio" in sys.modules:
         return sys.modules["gradio"]
+    with _without_stubs(), _without_tool(), _resting_collector():
+        return importlib.import_module("gradio")
+
+
+@contextmanager
+def _without_stubs():
     asked = inspect.getfile
 
     def getfile(thing):
@@ -26,9 +41,36 @@ def load():
 
     inspect.getfile = getfile
     try:
-        return importlib.import_module("gradio")
+        yield
     finally:
         inspect.getfile = asked
+
+
+@contextmanager
+def _without_tool():
+    def deploy(*args, **kwargs):
+        return importlib.import_module(TOOL).deploy(*args, **kwargs)
+
+    stand_in = types.ModuleType(TOOL)
+    stand_in.deploy = deploy
+    sys.modules[TOOL] = stand_in
+    try:
+        yield
+    finally:
+        if sys.modules.get(TOOL) is stand_in:
+            del sys.modules[TOOL]
+
+
+@contextmanager
+def _resting_collector():
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()          # what an import leaves stays; later collections need not look at it
+        if was:
+            gc.enable()
 
 
 gr = load()

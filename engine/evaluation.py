@@ -15,7 +15,7 @@ from typing import Callable, Sequence
 import torch
 
 from kernels import quantized_linear
-from kernels.residual import apply_delta, residual_delta
+from kernels.residual import apply_delta, extrapolate_delta, residual_delta
 
 from . import fused, measure
 from . import policy as rules
@@ -68,8 +68,7 @@ class Evaluation:
         inputs = streams_in(place, args, kwargs)
         clock = _Clock(inputs[0].device)
         if decision.skipped:
-            _, deltas = self._track.deltas.latest(index)
-            outputs = [apply_delta(x, delta) for x, delta in zip(inputs, deltas)]
+            outputs = self._reuse(index, inputs)
             result = tuple(outputs) if len(outputs) > 1 else outputs[0]
         else:
             result = self._compute(place, forward, args, kwargs)
@@ -80,6 +79,14 @@ class Evaluation:
             )
         self._clocks[index] = clock.stop()
         return result
+
+    def _reuse(self, index: int, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        if self._policy.extrapolation == 0.0:
+            _, deltas = self._track.deltas.latest(index)
+            return [apply_delta(x, delta) for x, delta in zip(inputs, deltas)]
+        (step, newest), (before, older) = self._track.deltas.history(index)[:2]
+        weight = rules.extrapolation_weight(self._policy, self.position.step - step, step - before)
+        return [extrapolate_delta(x, *pair, weight) for x, *pair in zip(inputs, newest, older)]
 
     def _compute(self, place: Place, forward: Callable, args: tuple, kwargs: dict):
         if self._probe or self._policy.precision == "stock":
@@ -105,7 +112,7 @@ class Evaluation:
         return self._plan[group.block].groups[group.name]
 
     def purifiable(self, group: Group) -> bool:
-        """Whether PDR has a say in this group at this step."""
+        """Whether PDR has a say in this group at this step: r is measured, and may lift what `rules.purifiable` names."""
         planned = self.planned(group)
         return self._policy.pdr and self._plan[group.block].refreshed and planned.precision in _QUANTIZED
 
@@ -213,7 +220,8 @@ class Evaluation:
                 if age <= PROBE_DRIFTS:
                     sums = [residual_delta(x, y, d)[1] for x, y, d in zip(inputs, outputs, deltas)]
                     self._gather.add((index, f"drift_{age}"), measure.drift(sums))
-        self._track.deltas.push(index, step, fresh, PROBE_DRIFTS if self._probe else 1)
+        kept = PROBE_DRIFTS if self._probe else 2 if self._policy.extrapolation > 0.0 else 1
+        self._track.deltas.push(index, step, fresh, kept)
 
     def _check(self, signals: dict) -> None:
         for index in range(len(self._plan)):

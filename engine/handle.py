@@ -97,11 +97,16 @@ class Handle:
         return self._workspace if device.type == "cpu" else Workspace()
 
     def check(self, policy: Policy) -> None:
-        """Raise RuntimeError if `policy` needs 16-bit weights that were not kept."""
+        """Raise RuntimeError if `policy` needs 16-bit weights that were not kept, or deltas that the cache forgets."""
         if policy.precision == "stock" and self.keep == "none":
             raise RuntimeError(
                 "This policy runs the 16-bit weights, which were dropped (keep='none'); choose a quantized policy, or "
                 "load the pipeline again and attach with keep='cpu'."
+            )
+        if policy.tdc and policy.extrapolation > 0.0 and self.cache == "host":
+            raise RuntimeError(
+                "Extrapolation needs a block's last two deltas, and the cache in host memory keeps one; attach with "
+                "cache='device', or set extrapolation to 0."
             )
 
     def active(self) -> Run | None:

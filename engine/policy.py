@@ -17,12 +17,20 @@ denoising step t:
 * **PDR**, purified delta refresh (`purify`). What a computed block leaves in the cache is used again, so there a
   group whose input has outliers, r > outlier_threshold, runs with 16-bit activations.
 
+Extensions of ours, each behind a setting whose default is the paper:
+
+* `resume="last_gamma"`: right after a skip the predictor looks at the last computed Γ, instead of INT8 for all.
+* `purify_to="int8"`: an alarm lifts 4-bit groups to 8 bits and leaves 8-bit ones, where 16 bits buy nothing.
+* `extrapolation` = κ > 0: a skipped block adds Δ₁ + κ·(a/g)·(Δ₁ − Δ₂) instead of Δ₁, where Δ₁ and Δ₂ are its last two
+  computed deltas, g steps apart, and Δ₁ is a steps old (`extrapolation_weight`). Deltas that drift in one direction,
+  so that drift grows almost as fast as time, are met better on that line. Decisions do not change: c stays the drift
+  of Δ₁. Costs a second cached delta per stream.
+
 Where the paper is silent, we decide:
 
 * The unit of decision is a group of layers that share one input (q, k and v; not single layers), so that an input is
   quantized once. Ê predicts the error of the group's worst member.
-* No Γ(t−1), no prediction: the first step of a run and the first computation after a skip take INT8. The extension
-  `resume="last_gamma"` (ours) lets the predictor use the last computed Γ after a skip instead.
+* No Γ(t−1), no prediction: the first step of a run and the first computation after a skip take INT8.
 * A group without a fitted line takes INT8. So does one whose Γ is NaN or infinite: broken numbers never buy 4 bits.
 * Skipping needs two computed deltas (hence a known, finite c) and at most max_skips skips in a row. The first
   warmup_steps and the last protect_last steps always compute.
@@ -58,8 +66,8 @@ from engine.settings import (
 )
 
 __all__ = [
-    "BREAK_IT", "PRESETS", "RANGES", "Policy", "PolicyError", "advance", "decide", "needs_calibration", "plan",
-    "preset_name", "purify", "signals_needed", "warnings",
+    "BREAK_IT", "PRESETS", "RANGES", "Policy", "PolicyError", "advance", "decide", "extrapolation_weight",
+    "needs_calibration", "plan", "preset_name", "purifiable", "purify", "signals_needed", "warnings",
 ]  # fmt: skip
 
 # --- The rules, elementwise over numbers or arrays ---------------------------------------------------------------
@@ -99,8 +107,18 @@ def predict(alpha: Any, beta: Any, gamma: Any) -> Any:
 
 
 def purifies(policy: Policy, refreshed: Any, low_precision: Any, outlier_ratio: Any) -> Any:
-    """PDR: a group of a refreshing block, at 4 or 8 bits, whose input has r above the threshold."""
+    """PDR: a group of a refreshing block, at fewer bits than `purify_to`, whose input has r above the threshold."""
     return policy.pdr & refreshed & low_precision & (outlier_ratio > policy.outlier_threshold)
+
+
+def purifiable(policy: Policy) -> tuple[str, ...]:
+    """The precisions that an alarm lifts to `purify_to`."""
+    return ("nvfp4", "int8") if policy.purify_to == "w4a16" else ("nvfp4",)
+
+
+def extrapolation_weight(policy: Policy, age: int, apart: int) -> float:
+    """κ·a/g: how far a skipped block goes beyond its last delta, in units of the change between its last two."""
+    return policy.extrapolation * age / apart
 
 
 def state_after_skip(state: BlockState) -> BlockState:
@@ -165,10 +183,10 @@ def forced_reason(policy: Policy) -> str:
 
 
 def purify(policy: Policy, block: BlockDecision, group: str, outlier_ratio: float) -> GroupDecision:
-    """The group's decision once its r is known: 16-bit activations if PDR says so, else unchanged but for r."""
+    """The group's decision once its r is known: `purify_to` if PDR says so, else unchanged but for r."""
     decision = block.groups[group]
-    if purifies(policy, block.refreshed, decision.precision in ("nvfp4", "int8"), outlier_ratio):
-        decision = replace(decision, precision="w4a16", purified=True, decided_by="outliers", reason="outliers")
+    if purifies(policy, block.refreshed, decision.precision in purifiable(policy), outlier_ratio):
+        decision = replace(decision, precision=policy.purify_to, purified=True, decided_by="outliers", reason="outliers")
     return replace(decision, outlier_ratio=float(outlier_ratio))
 
 

@@ -13,6 +13,8 @@ import torch
 from kernels import linear_w4a4, linear_w4a8, quantized_linear, target
 from kernels.outlier_predicate import outlier_predicate
 
+from . import policy as rules
+
 _LINEAR = {"int8": linear_w4a8, "nvfp4": linear_w4a4}
 
 
@@ -37,8 +39,13 @@ def product(evaluation, group, make, dtype: torch.dtype) -> torch.Tensor:
         act.absmax, act.abssum, act.shape[0], group.in_features, evaluation.policy.outlier_threshold
     )
     evaluation.settle(group, None, rows, ratio=verdict.ratio.max())
+    if decision.precision not in rules.purifiable(evaluation.policy):
+        return linear(act, group.packed, group.bias, dtype, evaluation.workspace)
+    lifted = evaluation.policy.purify_to
     if not target.probe(act.codes.device).triton:
         if int(verdict.flag):
+            if lifted == "int8":
+                return linear_w4a8(make("int8"), group.packed, group.bias, dtype, evaluation.workspace)
             return quantized_linear(make(None), group.packed, group.bias, "w4a16", workspace=evaluation.workspace)
         return linear(act, group.packed, group.bias, dtype, evaluation.workspace)
     from kernels.linear_w4a4_triton import linear_w4a4_triton
@@ -48,7 +55,11 @@ def product(evaluation, group, make, dtype: torch.dtype) -> torch.Tensor:
     out = torch.empty((rows, sum(group.sizes)), dtype=dtype, device=act.codes.device)
     low = linear_w4a8_triton if decision.precision == "int8" else linear_w4a4_triton
     low(act, group.packed, group.bias, dtype, evaluation.workspace, when=(verdict.flag, 0), out=out)
-    linear_w4a16_triton(make(None), group.packed, group.bias, evaluation.workspace, when=(verdict.flag, 1), out=out)
+    when = (verdict.flag, 1)
+    if lifted == "int8":
+        linear_w4a8_triton(make("int8"), group.packed, group.bias, dtype, evaluation.workspace, when=when, out=out)
+    else:
+        linear_w4a16_triton(make(None), group.packed, group.bias, evaluation.workspace, when=when, out=out)
     return out.view(*act.shape[:-1], -1)
 
 

@@ -148,9 +148,9 @@ def _decide_groups(
     skipped = reuse.skipped[:, :, None]
     by_predictor = np.array([rule[2] == "predictor" for rule in table])[chosen] & ~skipped
     refreshed = policy.tdc & ~skipped
-    low = np.array([rule[1] in ("nvfp4", "int8") for rule in table])[chosen]
+    low = np.array([rule[1] in rules.purifiable(policy) for rule in table])[chosen]
     purified = rules.purifies(policy, refreshed, low, seen.ratio)
-    table = (*table, (None, "w4a16", "outliers", "outliers"), (None, "skipped", "cache", "skipped"))
+    table = (*table, (None, policy.purify_to, "outliers", "outliers"), (None, "skipped", "cache", "skipped"))
     chosen = np.where(skipped, len(table) - 1, np.where(purified, len(table) - 2, chosen))
     precision, decided_by, reason = (
         np.array([words.index(rule[place]) for rule in table])[chosen]

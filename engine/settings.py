@@ -16,12 +16,14 @@ from engine.files import known_fields, parse_object, read_text, shown, write_ato
 PRECISION_CHOICES = ("dynamic", "nvfp4", "int8", "w4a16", "stock")
 GAP_CHOICES = ("linear", "sqrt", "none")
 RESUME_CHOICES = ("int8", "last_gamma")
+PURIFY_CHOICES = ("w4a16", "int8")
 
 RANGES: Mapping[str, tuple[float, float]] = {
     "error_threshold": (0.0, 1.0),
     "tdc_threshold": (0.0, 10.0),
     "max_skips": (0, 100),
     "outlier_threshold": (1.0, 1_000_000.0),
+    "extrapolation": (0.0, 1.0),
     "warmup_steps": (0, 10_000),
     "protect_last": (0, 10_000),
     "tuned_steps": (1, 10_000),
@@ -41,6 +43,7 @@ class Policy:
     * tdc, tdc_threshold, max_skips, warmup_steps, protect_last, gap: block reuse; thresholds are relative drift.
     * pdr, outlier_threshold: 16 bits for groups with r above it, in blocks that refresh the cache.
     * resume: what decides right after a skip.
+    * purify_to, extrapolation: our extensions to PDR and TDC, off by default ("w4a16", 0); see `engine.policy`.
     * tuned_steps: the number of steps that tdc_threshold was tuned at; None: not tuned.
 
     The default thresholds were measured on the embedded model at its 30 steps: there 0.092 is the smallest multiple of
@@ -59,17 +62,21 @@ class Policy:
     outlier_threshold: float = 25.0
     gap: str = "sqrt"
     resume: str = "int8"
+    purify_to: str = "w4a16"
+    extrapolation: float = 0.0
     warmup_steps: int = 3
     protect_last: int = 1
     tuned_steps: int | None = 30
 
     def __post_init__(self) -> None:
-        for name, choices in (("precision", PRECISION_CHOICES), ("gap", GAP_CHOICES), ("resume", RESUME_CHOICES)):
+        for name, choices in (
+            ("precision", PRECISION_CHOICES), ("gap", GAP_CHOICES), ("resume", RESUME_CHOICES), ("purify_to", PURIFY_CHOICES)
+        ):  # fmt: skip
             _one_of(name, getattr(self, name), choices)
         for name in ("tdc", "pdr"):
             _one_of(name, getattr(self, name), (True, False))
             object.__setattr__(self, name, bool(getattr(self, name)))
-        for name in ("error_threshold", "tdc_threshold", "outlier_threshold"):
+        for name in ("error_threshold", "tdc_threshold", "outlier_threshold", "extrapolation"):
             object.__setattr__(self, name, _in_range(name, getattr(self, name), whole=False))
         for name in ("max_skips", "warmup_steps", "protect_last", "tuned_steps"):
             if name != "tuned_steps" or self.tuned_steps is not None:

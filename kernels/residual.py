@@ -107,6 +107,17 @@ def apply_delta(x: torch.Tensor, cached: CachedDelta) -> torch.Tensor:
     return apply_delta_torch(x, cached)
 
 
+def extrapolate_delta(x: torch.Tensor, newest: CachedDelta, older: CachedDelta, weight: float) -> torch.Tensor:
+    """x + Δ₁ + weight·(Δ₁ − Δ₂): (batch, ..., C) in x.dtype, computed in float32.
+
+    newest, older: Δ₁ and Δ₂. Raises ValueError if either was stored for another shape.
+    """
+    if tuple(older.shape) != tuple(newest.shape):
+        raise ValueError(f"Two deltas of one stream have one shape, got {tuple(newest.shape)} and {tuple(older.shape)}.")
+    ahead = dequantize_delta(newest).mul_(1.0 + weight).sub_(dequantize_delta(older), alpha=weight)
+    return ahead.add_(x.reshape(-1, x.shape[-1])).to(x.dtype).reshape(x.shape)
+
+
 def residual_delta_torch(x, y, cached=None, *, format="int8"):
     """`residual_delta` in plain PyTorch: the definition, and the path without Triton."""
     batch, channels = x.shape[0], x.shape[-1]

@@ -46,6 +46,19 @@ def build_text_encoder(width: int = TEXT_WIDTH, layers: int = TEXT_LAYERS, heads
         tie_word_embeddings=False))
 
 
+@torch.no_grad()
+def point_heads(encoder: T5EncoderModel) -> None:
+    """Give a new encoder's four heads a direction to look: two near, one to the left, one to the right. Which side of
+    "and" a word stands on can then be read at once; training is free to change it."""
+    attention = encoder.encoder.block[0].layer[0].SelfAttention
+    apart = torch.arange(-60, 61)
+    bucket = attention._relative_position_bucket(apart, bidirectional=True, num_buckets=32, max_distance=64)
+    for k in bucket.unique().tolist():
+        far, side = apart[bucket == k].abs().float().mean().item(), apart[bucket == k].sign()[0].item()
+        attention.relative_attention_bias.weight[k] = torch.tensor(
+            [-0.4 * far, -0.4 * far, -6.0 * (side > 0), -6.0 * (side < 0)])
+
+
 def text_encoder_of(weights: dict[str, torch.Tensor]) -> T5EncoderModel:
     """The encoder that trained weights belong to, whatever its size was, with those weights."""
     query = weights["encoder.block.0.layer.0.SelfAttention.q.weight"]

@@ -1,4 +1,4 @@
-"""Generates held-out prompts with the stock pipeline and shows them: contact sheets, clips, a record of prompts.
+"""Generates held-out prompts with the stock pipeline: contact sheets, clips, and how many are read back all right.
 
     python -m assets.recipe.sample --weights runs/tiny --out runs/tiny/samples
 """
@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import random
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from PIL import Image
 
 from assets.recipe.package import build_pipeline
 from engine import vocabulary as V
+from engine.metrics import read_scene
 
 SETS = {"plain_one": ("plain", 1), "plain_two": ("plain", 2), "scenic_one": ("scenic", 1), "scenic_two": ("scenic", 2)}
 SHOWN = (0, 4, 8, 12, 16)
@@ -72,13 +76,26 @@ def load_clips(path: Path) -> tuple[np.ndarray, list[str]]:
     return np.stack(frames).reshape(len(found["prompts"]), V.FRAMES, V.SIZE, V.SIZE, 3), list(found["prompts"])
 
 
+def is_right(clip: np.ndarray, prompt: str) -> bool:
+    """Whether size, colour, shape and motion of every object and the background are read back from (17, 128, 128, 3)
+    uint8 frames as the prompt says."""
+    return read_scene(clip, prompt).all_right
+
+
+def count_right(clips: np.ndarray, prompts: list[str], processes: int | None = None) -> int:
+    """How many clips show all of their prompts, read in several processes."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes or min(16, os.cpu_count() or 1), mp_context=context) as pool:
+        return sum(pool.map(is_right, clips, prompts, chunksize=4))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=100, help="prompts of each kind")
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--guidance", type=float, default=5.0)
+    parser.add_argument("--guidance", type=float, default=3.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--words", type=int, default=V.MAX_WORDS, help="text tokens; a plain pipe(prompt) uses 226")
     parser.add_argument("--sets", nargs="+", default=list(SETS))
@@ -95,7 +112,8 @@ def main() -> None:
         seconds = time.time() - began
         contact_sheet(clips[-24:]).save(args.out / f"{name}{args.tag}.png")
         save_clips(args.out / f"{name}{args.tag}.npz", clips, prompts)
-        print(json.dumps({"set": name, "tag": args.tag, "clips": len(clips), "seconds": round(seconds, 1)}), flush=True)
+        print(json.dumps({"set": name, "tag": args.tag, "clips": len(clips), "right": count_right(clips, prompts),
+                          "seconds": round(seconds, 1)}), flush=True)
 
 
 if __name__ == "__main__":

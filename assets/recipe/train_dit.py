@@ -2,9 +2,10 @@
 
     python -m assets.recipe.train_dit --out runs/tiny        (or torchrun, as train_vae)
 
-The text encoder begins where train_text left it, if --out holds one, and keeps answering its questions while it learns
-from the pictures (binding.py). A clip with two objects is followed by its twin, which differs in nothing but which
-object has which colour; twins share a batch, their time and their noise, so that binding is all that tells them apart.
+The text encoder and its heads begin where train_text left them, if --out holds them, and keep answering its questions
+while they learn from the pictures (binding.py). A clip with two objects is followed by its twin, which differs in
+nothing but which object has which colour; twins share a batch, their time and their noise, so that binding is all that
+tells them apart.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ class Trainer:
                              "none: run assets.recipe.train_text on that folder first.")
         self.parts = {"transformer": self.transformer, "text_encoder": encoder}
         self.text, self.heads = FastText(encoder), Heads(encoder.config.d_model).to(machine.device)
+        if ready and load_shards(weights, "heads") is not None:
+            self.heads.load_state_dict(load_weights(weights, "heads")[0])
         for module in self.parts.values():
             module.to(machine.device)
         named = [(f"{part}/{n}", p) for part, module in [*self.parts.items(), ("heads", self.heads)]

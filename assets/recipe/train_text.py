@@ -2,9 +2,11 @@
 
     python -m assets.recipe.train_text --out runs/tiny
 
-The objective is binding.binding_loss at the words' own length and at the stock pipeline's 226 tokens. If the folder
-holds an encoder, training goes on from it; if it holds a transformer too, the transformer's text projection is fitted
-anew by least squares, so that the words keep the meaning they had for it. The heads are thrown away.
+The objective is binding.binding_loss at the words' own length and at the stock pipeline's 226 tokens. Training begins
+with a new encoder: one that a diffusion loss has formed stays at 60 to 85 % (600 steps), a new one reads every fact
+rightly after 300. If the folder holds an encoder and a transformer, the transformer's text projection is fitted anew by
+least squares, so that the words keep most of the meaning they had for it. The heads are kept beside the encoder for
+train_dit; they are not part of the model.
 """
 
 from __future__ import annotations
@@ -27,8 +29,7 @@ from engine import vocabulary as V
 
 LONG_EVERY = 6                     # these steps pad to 226 tokens, with fewer captions
 LONG_SHARE = 8
-MUON = ("SelfAttention.q.weight", "SelfAttention.k.weight", "SelfAttention.v.weight", "SelfAttention.o.weight",
-        "wi_0.weight", "wi_1.weight", "wo.weight")
+ENOUGH = 0.995                     # of the words that every head must read rightly, or the transformer cannot bind
 HEADS = ("whose", "own size", "own colour", "own shape", "own motion", "other size", "other colour", "other shape",
          "other motion", "place")
 
@@ -59,7 +60,7 @@ class TextTrainer:
         self.text = FastText(self.encoder)
         named = [(f"text_encoder/{n}", p) for n, p in self.encoder.named_parameters()]
         named += [(f"heads/{n}", p) for n, p in self.heads.named_parameters()]
-        self.optimizer = FlatOptimizer(named, machine.dtype, lambda n, p: n.endswith(MUON), ema=0.98)
+        self.optimizer = FlatOptimizer(named, machine.dtype, lambda n, p: False, ema=0.98)
         scenes = world.sample(captions, torch.Generator().manual_seed(seed + 7), two_plain=0.75, two_scenic=0.75)
         self.ids, self.facts = token_ids(scenes).to(machine.device), facts_of(scenes).to(machine.device)
         self.generator = torch.Generator(machine.device).manual_seed(seed)
@@ -114,11 +115,10 @@ def refit_projection(weights: dict[str, torch.Tensor], old, new, captions: int =
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, help="default: 400 on a CPU, 2000 on a GPU")
-    parser.add_argument("--batch", type=int, help="captions a step; default: 32 on a CPU, 512 on a GPU")
+    parser.add_argument("--steps", type=int, help="default: 600 on a CPU, 2000 on a GPU")
+    parser.add_argument("--batch", type=int, help="captions a step; default: 64 on a CPU, 256 on a GPU")
     parser.add_argument("--captions", type=int, default=32768)
-    parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--fresh", action="store_true", help="do not go on from an encoder in --out")
+    parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     machine = Machine()
@@ -128,14 +128,18 @@ def main() -> None:
         machine.log("the text encoder already binds: kept")
         return
     torch.manual_seed(args.seed)
-    encoder, kept = models.grown_text_encoder(None if args.fresh else before)
-    machine.log(f"text encoder: {sum(p.numel() for p in encoder.parameters()) / 1e6:.2f} M parameters, "
-                f"{'from trained weights' if kept else 'from nothing'}")
-    trainer = TextTrainer(machine, encoder, args.batch or (512 if cuda else 32), args.captions, args.seed)
-    trainer.train(args.steps or (2000 if cuda else 400), args.lr)
+    encoder = models.build_text_encoder()
+    models.point_heads(encoder)
+    machine.log(f"text encoder: {sum(p.numel() for p in encoder.parameters()) / 1e6:.2f} M parameters")
+    trainer = TextTrainer(machine, encoder, args.batch or (256 if cuda else 64), args.captions, args.seed)
+    trainer.train(args.steps or (2000 if cuda else 600), args.lr)
     short, long = trainer.check(), trainer.check(64, models.STOCK_TEXT_LENGTH)
     for name, a, b in zip(HEADS, short.tolist(), long.tolist()):
         machine.log(f"held out: {name:13s} {100 * a:7.3f} % at {V.MAX_WORDS} tokens, {100 * b:7.3f} % at 226")
+    worst = short.min().item()
+    if worst < ENOUGH and not args.steps:
+        raise SystemExit(f"Expected every head to read {ENOUGH:.1%} of held-out words rightly; the worst reads {worst:.1%}: "
+                         "give more --steps. Nothing was written.")
     weights = {n.removeprefix("text_encoder/"): w for n, w in trainer.optimizer.averaged().items()
                if n.startswith("text_encoder/")}
     weights = {n: w.cpu() for n, w in weights.items()} | {"encoder.embed_tokens.weight": weights["shared.weight"].cpu()}
@@ -144,9 +148,11 @@ def main() -> None:
         share = refit_projection(transformer, models.text_encoder_of(before), models.text_encoder_of(weights))
         machine.log(f"text projection fitted to the new encoder: R² {share:.4f}")
         save_weights(args.out, "transformer", transformer, told)
+    save_weights(args.out, "heads", {n.removeprefix("heads/"): w.cpu() for n, w in trainer.optimizer.averaged().items()
+                                     if n.startswith("heads/")}, {})
     save_weights(args.out, "text_encoder", weights,
-                 {"step": 0, "clips_seen": 0, "seconds": 0} | facts | {"binding": short.min().item()})
-    machine.log(f"text done: worst head {100 * short.min().item():.3f} %, {len(CLASSES)} heads thrown away")
+                 {"step": 0, "clips_seen": 0, "seconds": 0} | facts | {"binding": worst})
+    machine.log(f"text done: worst of {len(CLASSES)} heads {100 * worst:.3f} %")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ _BOTTOM = torch.tensor([V.BOXES[s][3] for s in V.SHAPES])
 _TURNS = torch.tensor([bool((_POSES[i, :, 3] != 0).any()) for i in range(len(V.MOTIONS))])
 _GROUND = 113.0              # lowest line on which objects of the scenic dialect stand, in pixels
 _MARGIN = 2.0                # pixels between an object and the edge of the picture
+_APART = 16.0                # pixels by which the second object is to the right of the first, where there is room
 
 
 @dataclass
@@ -62,8 +63,9 @@ def _room_to_move(size, shape, motion, ground):
 
 def _pair_table(scenic: bool) -> torch.Tensor:
     """(2, 11, 2, 11, 2, 2): for two objects of given size and motion, where each anchor lies between its low (0) and
-    high (1) limits. The best separated layout wins, near the middle, the first object to the left of or above the
-    second; in rooms objects stand on the floor unless they would collide."""
+    high (1) limits. The first object is to the left of the second, as far as their paths leave room: what the order of
+    the words means must be one rule, or a small model has to learn every pair by heart. Of those layouts the best
+    separated one near the middle wins; in rooms objects stand on the floor unless they would collide."""
     sizes, motions = len(_SIZES), len(V.MOTIONS)
     size, motion = torch.meshgrid(torch.arange(sizes), torch.arange(motions), indexing="ij")
     low, high, floor_y, reach = _room_to_move(size, torch.full_like(size, V.SHAPES.index("square")), motion, _GROUND)
@@ -74,12 +76,14 @@ def _pair_table(scenic: bool) -> torch.Tensor:
     anchor = (low[..., None, :] + unit * (high - low)[..., None, :]).view(-1, 25, 2)      # (22, 25, 2)
     reach = reach.view(-1, 1, V.FRAMES)
     path = anchor[:, :, None] + _POSES[motion].view(-1, 1, V.FRAMES, 4)[..., :2]          # (22, 25, F, 2)
+    middle = path.mean(2)                                                                # (22, 25, 2)
     best = torch.empty(len(anchor), len(anchor), 2, 2)
     for i in range(len(anchor)):
         gap = (path[i][None, :, None] - path[:, None]).norm(dim=-1) - (reach[i] + reach)[:, None]   # (22, 25, 25, F)
         first, second = anchor[i][None, :, None], anchor[:, None]
-        order = (second - first).sum(-1)
-        score = gap.amin(-1).clamp(max=8.0) + 0.02 * order.clamp(max=30.0)
+        right = middle[..., 0][:, None, :] - middle[i, :, 0][None, :, None]               # (22, 25, 25) pixels
+        score = gap.amin(-1).clamp(max=8.0) + 0.02 * (second - first).sum(-1).clamp(max=30.0)
+        score = score - 5 * (_APART - right).clamp(min=0)
         score = score - 0.02 * ((first - 64).abs().sum(-1) + (second - 64).abs().sum(-1))
         if scenic:
             score = score - 0.05 * ((1 - unit[:, None, 1]) + (1 - unit[None, :, 1])) * 20
