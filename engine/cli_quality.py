@@ -9,11 +9,12 @@ its own file beside `--out`; `--merge` joins what is there. A killed shard goes 
 """
 
 import sys
+import time
 from pathlib import Path
 
 from engine.request import EMBEDDED_DEFAULTS
 
-GRIDS = ("frontier", "brief", "defaults", "agreement", "timing")
+GRIDS = ("frontier", "extended", "brief", "defaults", "fine", "agreement", "timing")
 
 
 def add_parsers(commands) -> None:
@@ -43,7 +44,8 @@ def _frontier_parser(parser) -> None:
     parser.add_argument("--probe-count", type=int, default=None, help="wait for this many of them")
     parser.add_argument("--shard", default=None, help="i/n: run part i (from 0) of n")
     parser.add_argument("--merge", action="store_true", help="run nothing; join the shards' files")
-    parser.add_argument("--budget", type=float, default=None, help="start no run after this many seconds")
+    parser.add_argument("--first", type=int, default=24, help="run the frontier on this many prompts before other grids")
+    parser.add_argument("--budget", type=float, default=None, help="start no run later than this, seconds from the start")
     parser.set_defaults(run=frontier)
 
 
@@ -80,18 +82,11 @@ def frontier(options) -> int:
 
     if options.merge:
         return _merge(options.out)
+    began = time.monotonic()
     index, count = _part(options.shard)
     bench = _bench(options)
-    work = []
-    for grid in options.grid:
-        work += _tasks(grid, options, bench.handle.model_hash, bench.device.type)
-    # Prompt by prompt over all grids, so that a sweep that runs out of time has all of them.
-    numbers: dict[str, dict] = {}
-    for task in work:
-        of_grid = numbers.setdefault("agreement" if task.method == lab_tasks.AGREEMENT else "sweep", {})
-        of_grid.setdefault((task.prompt, task.seed), len(of_grid))
-    place = {pair: number for pairs in numbers.values() for pair, number in pairs.items()}
-    work.sort(key=lambda task: place[task.prompt, task.seed])
+    grids = {grid: _tasks(grid, options, bench.handle.model_hash, bench.device.type) for grid in options.grid}
+    work = lab_tasks.ordered(grids, options.first)
     mine = sweep.shard(work, index, count, together=options.grid != ["timing"])
     store = sweep.Store(_part_path(options.out, index, count))
 
@@ -106,10 +101,30 @@ def frontier(options) -> int:
         print(f"{task.method} {task.setting} failed: {error}", file=sys.stderr, flush=True)
 
     failures = []
-    added = sweep.run(mine, store, execute, progress, budget_seconds=options.budget, failed=failed)
+    left = None if options.budget is None else max(0.0, options.budget - (time.monotonic() - began))
+    ready = _ready(options)
+    added = sweep.run(mine, store, execute, progress, budget_seconds=left, failed=failed, ready=ready)
     print(f"{added} runs added, {len(store)} of {len(mine)} there, {len(failures)} failed.")
     merged = 0 if count > 1 else _merge(options.out)
     return merged or (1 if failures else 0)
+
+
+def _ready(options):
+    """task → whether the files that it waits for are there: probes, and the sensitivity map beside --out."""
+    from engine import lab_tasks, methods, probes
+
+    def ready(task) -> bool:
+        method = task.method.split(":")[-1]
+        if options.probes is None or method not in methods.CALIBRATED and method != lab_tasks.AGREEMENT:
+            return True
+        sensitive = method not in methods.SENSITIVE or _sensitivity_path(options).exists()
+        return sensitive and probes.probes_there(options.probes, options.probe_count)
+
+    return ready
+
+
+def _sensitivity_path(options) -> Path:
+    return options.out.with_name("sensitivity.parquet")
 
 
 def _tasks(grid: str, options, model: str, device: str) -> list:
@@ -119,9 +134,10 @@ def _tasks(grid: str, options, model: str, device: str) -> list:
     common = (options.steps, options.guidance, model)
     if grid == "agreement":
         return lab_tasks.agreement_tasks(options.policies, options.probe_count or 4, *common)
-    table = methods.chosen({"defaults": methods.DEFAULTS, "brief": methods.BRIEF}.get(grid, methods.FRONTIER), options.methods)
     if grid == "timing":
-        return lab_tasks.timing_tasks(table, device, *common)
+        table = {**methods.FRONTIER, **methods.EXTENDED}
+        return lab_tasks.timing_tasks(methods.chosen(table, options.methods), device, *common)
+    table = methods.chosen(methods.GRIDS[grid], options.methods)
     return methods.tasks(table, pairs[: options.tuning_prompts] if grid == "defaults" else pairs, *common)
 
 
@@ -155,15 +171,18 @@ def theory(options) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         index, count = _part(options.shard)
         wanted = [n for n in range(options.record) if n % count == index and not probes.probe_path(folder, n).exists()]
-        if wanted or options.layers:
+        layers = options.layers if index == 0 and not (options.out / "sensitivity.parquet").exists() else 0
+        if wanted or layers:
             bench = _bench(options, attach_probes=False)
+            if bench.device.type == "cuda" and index == count - 1:
+                bench.warm_up()  # compiles the kernels into the cache that the sweep's processes share
         pairs = methods.prompts(options.record, held_out=False)
         for number in wanted:
             trace = probes.record_probe(bench.attached, bench.call_attached, *pairs[number])
             trace.with_meta(guidance=options.guidance).save(probes.probe_path(folder, number))
             print(f"probe {number} recorded", file=sys.stderr, flush=True)
-        if options.layers and index == 0:
-            lab_tables.write_layers(bench, options.out, options.layers)
+        if layers:
+            lab_tables.write_layers(bench, options.out, layers)
         if count > 1:
             return 0
     lab_tables.write(probes.load_probes(folder), options.out, options.rows)
@@ -240,10 +259,15 @@ def _bench(options, attach_probes: bool = True):
 
     _threads(options)
     folder = getattr(options, "probes", None)
-    traces = ()
+    traces, sensitivity = (), None
     if attach_probes and folder is not None:
 
         def traces():
-            return probes.load_probes(folder, options.probe_count, wait=300.0)
+            return probes.load_probes(folder, options.probe_count)
 
-    return Bench(_open(options), options.steps, options.guidance, traces)
+        def sensitivity():
+            import pandas as pd
+
+            return pd.read_parquet(_sensitivity_path(options))
+
+    return Bench(_open(options), options.steps, options.guidance, traces, sensitivity)

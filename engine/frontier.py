@@ -6,7 +6,7 @@ a `sweep.Task` into the columns of its row; the 16-bit video that a run is compa
 seed) and kept. Videos are made one at a time: a batch decides together, so a batched run would be another method.
 
 `seconds` is the denoising alone, from the first transformer call to the last. Peers whose arithmetic is only
-simulated (SmoothQuant) have none, since a simulation's time says nothing.
+simulated (SmoothQuant, the first-block cache on packed weights) have none, since a simulation's time says nothing.
 """
 
 import copy
@@ -28,9 +28,10 @@ from engine.run import record
 from engine.sweep import Task
 from engine.trace import Trace
 
-SIMULATED = frozenset({"smoothquant_w8a8"})
+SIMULATED = frozenset({"smoothquant_w8a8", "w4a8_first_block_cache"})
 PEERS = frozenset(methods.FRONTIER) - frozenset(methods.OURS)
 CALIBRATION_PROMPTS = 2
+REFERENCES_KEPT = 12
 
 
 class Bench:
@@ -41,10 +42,12 @@ class Bench:
         steps, guidance: of every run.
         probe_traces: for the methods of `methods.CALIBRATED`: the traces, or a function that returns them
             (asked once, when the first such method comes, so that they may still be in the making).
+        sensitivity: for the methods of `methods.SENSITIVE`: a function that returns the table of
+            `engine.sensitivity.sensitivity`.
         size: `height`, `width`, `num_frames` for `pipe(...)`; the pipeline's own where absent.
     """
 
-    def __init__(self, pipe, steps: int, guidance: float, probe_traces=(), **size):
+    def __init__(self, pipe, steps: int, guidance: float, probe_traces=(), sensitivity=None, **size):
         pipe.set_progress_bar_config(disable=True)
         self.pipe, self.steps, self.guidance, self.size = pipe, steps, guidance, size
         parts = {"transformer": copy.deepcopy(pipe.transformer), "scheduler": copy.deepcopy(pipe.scheduler)}
@@ -52,14 +55,16 @@ class Bench:
         self.attached.set_progress_bar_config(disable=True)
         self.handle = attach(self.attached, keep="device")
         self.device = pipe.transformer.device
-        self._probe_traces, self._warm = probe_traces, False
+        self._probe_traces, self._sensitivity, self._warm = probe_traces, sensitivity, False
         self._clocks = {}
         for one in (pipe, self.attached):
             one.transformer.register_forward_pre_hook(self._begin)
         self._references: dict[tuple[str, int], np.ndarray] = {}
         self._latents: dict[tuple[str, int], torch.Tensor] = {}
         self._readings: dict[tuple[str, int], object] = {}
+        self._packed: dict[tuple[str, int], np.ndarray] = {}
         self._thresholds: dict[tuple[str, str], float] = {}
+        self._calibrations: dict[str, Calibration] = {}
 
     # --- runs --------------------------------------------------------------------------------------------------
 
@@ -90,13 +95,23 @@ class Bench:
         """The 16-bit video, made once; its latents and its reading are kept too."""
         key = (prompt, seed)
         if key not in self._references:
-            # One reference at a time is enough for tasks that come prompt by prompt, and bounds the memory.
-            for kept in (self._references, self._latents, self._readings):
-                kept.clear()
+            # A sweep comes back to a prompt once or twice; a dozen clips of the embedded model are 10 MB.
+            for kept in (self._references, self._latents, self._readings, self._packed):
+                while len(kept) >= REFERENCES_KEPT:
+                    del kept[next(iter(kept))]
             self._latents[key] = self.latents(self.pipe, prompt, seed)
             self._references[key] = self.frames(self._latents[key])
             self._readings[key] = _read(self._references[key], prompt)
         return self._references[key]
+
+    def packed_reference(self, prompt: str, seed: int) -> np.ndarray:
+        """The video of the packed weights at 16 bits without reuse: what no choice of bits or skips can improve on."""
+        key = (prompt, seed)
+        if key not in self._packed:
+            seconds = self.seconds
+            self._packed[key] = self.frames(self.trace(methods.policy_of("w4a16", {}), prompt, seed)[1])
+            self.seconds = seconds
+        return self._packed[key]
 
     def trace(self, policy, prompt: str, seed: int, probe: bool = False) -> tuple[Trace, torch.Tensor]:
         """One of our runs: (trace, latents)."""
@@ -106,15 +121,19 @@ class Bench:
         return run.trace, latents
 
     def warm_up(self) -> None:
-        """Once, two steps at each precision: what is compiled or unpacked on first use must not be timed."""
+        """Once, a few steps at each precision: what is compiled or unpacked on first use must not be timed."""
         if self._warm:
             return
-        steps, self.steps = self.steps, 2
+        steps, self.steps = self.steps, 4
+        loose = {"tdc_threshold": 9.0, "warmup_steps": 0, "protect_last": 0}
+        mixed = ({"precision": name, "outlier_threshold": 8.0, **loose} for name in ("nvfp4", "int8"))
         try:
             prompt, seed = methods.prompts(1, held_out=False)[0]
             self.latents(self.pipe, prompt, seed)
-            for name in ("w4a16", "w4a8", "w4a4", "int8_tdc"):
+            for name in ("w4a16", "w4a8", "w4a4"):
                 self.trace(methods.policy_of(name, {}), prompt, seed)
+            for values in mixed:
+                self.trace(methods.policy_of("sixbit", values), prompt, seed)
         finally:
             self.steps, self._warm = steps, True
 
@@ -156,6 +175,18 @@ class Bench:
                 self.latents(self.pipe, prompt, seed)
         return maxima
 
+    @cached_property
+    def packed_linears(self) -> dict:
+        """The packed weights of a peer that has the same weights as ours."""
+        return peers.packed_linears(self.pipe)
+
+    @cached_property
+    def sensitivity(self):
+        """The measured sensitivity of the layers; ValueError where it was not measured."""
+        if self._sensitivity is None:
+            raise ValueError("This method needs the layers' sensitivity; measure it first with `python -m engine theory --layers 6`.")
+        return self._sensitivity()
+
     # --- one task ------------------------------------------------------------------------------------------------
 
     def execute(self, task: Task, timing_only: bool = False) -> dict:
@@ -168,8 +199,9 @@ class Bench:
         run = self._peer if task.method in PEERS else self._ours
         latents, spent = run(task.method, task.setting, values, task.prompt, task.seed)
         seconds = math.nan if task.method in SIMULATED else self.seconds
+        spent["weights"] = methods.weights_of(task.method)
         row = {"seconds": seconds, **spent, "device": self.device.type, "threads": torch.get_num_threads()}
-        return row if timing_only else {**self._quality(latents, task.prompt, task.seed), **row}
+        return row if timing_only else {**self._quality(latents, task.prompt, task.seed, spent["weights"]), **row}
 
     def _ours(self, method: str, key: str, values: dict, prompt: str, seed: int):
         calibration, threshold = None, None
@@ -192,6 +224,14 @@ class Bench:
         }  # fmt: skip
 
     def _lines(self, method: str) -> Calibration:
+        if method not in self._calibrations:
+            self._calibrations[method] = self._fitted(method)
+        return self._calibrations[method]
+
+    def _fitted(self, method: str) -> Calibration:
+        if method in methods.SENSITIVE:
+            static = method.startswith("static")
+            return probes.sensitive_lines(self.probe_traces, self.calibration, self.sensitivity, static)
         if method == "static_mix":
             return probes.mean_lines(self.probe_traces, self.calibration)
         return probes.weighted_lines(self.probe_traces, self.calibration) if method == "dmpq_weighted" else self.calibration
@@ -207,6 +247,8 @@ class Bench:
     def _peer_context(self, method: str, values: dict):
         if method == "first_block_cache":
             return peers.first_block_cache(self.pipe, **values)
+        if method == "w4a8_first_block_cache":
+            return peers.w4a8_first_block_cache(self.pipe, packed=self.packed_linears, **values)
         if method == "taylorseer":
             return peers.taylorseer(self.pipe, **values)
         if method == "pyramid_attention_broadcast":
@@ -215,7 +257,7 @@ class Bench:
             return peers.mag_cache(self.pipe, ratios=self.mag_ratios, steps=self.steps, **values)
         return peers.smoothquant_w8a8(self.pipe, self.channel_maxima, **values)
 
-    def _quality(self, latents: torch.Tensor, prompt: str, seed: int) -> dict:
+    def _quality(self, latents: torch.Tensor, prompt: str, seed: int, weights: str) -> dict:
         from engine import metrics
 
         reference, original = self._references[prompt, seed], self._latents[prompt, seed]
@@ -227,6 +269,9 @@ class Bench:
             "latent_error": float((latents.float() - original.float()).norm() / scale) if scale > 0 else math.nan,
             "prompt_accuracy": math.nan, "ticks": math.nan, "same_ticks": math.nan,
         }  # fmt: skip
+        if weights != "int8":
+            same = self.packed_reference(prompt, seed) if weights == "nvfp4" else reference
+            row["psnr_same_weights"] = metrics.psnr(clip, same)
         ours, stock = _read(clip, prompt), self._readings[prompt, seed]
         if ours is not None and stock is not None:
             row["prompt_accuracy"], row["ticks"] = float(ours.all_right), ours.share

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from engine import agreement, lab_tasks, methods, recommend, theory
+from engine import agreement, lab_tasks, methods, recommend, standing, theory
 from engine.calibrate import FILE_NAME, fit
 from engine.files import write_atomic
 from engine.settings import Policy
@@ -35,6 +35,7 @@ def write(probes: Sequence[Trace], out: Path, rows_path: Path | None = None) -> 
     lines = recommend.table(everything)
     _save(lines, out / "summary.parquet")
     _save(effects(everything), out / "theory_settings.parquet")
+    _save(standing.standing(rows), out / "standing.parquet")
     write_atomic(out / "recommended.json", json.dumps(advice(lines), indent=1))
     agreed = rows_path.with_name("replay_agreement.parquet")
     if agreed.exists():

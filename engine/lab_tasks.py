@@ -39,6 +39,23 @@ def timing_tasks(
     ]
 
 
+def ordered(grids: Mapping[str, list[Task]], first: int) -> list[Task]:
+    """All grids' tasks in an order that is fair wherever it is cut: prompt by prompt, in three stages.
+
+    The frontier and the extensions on the first `first` prompts; then what chooses and judges the defaults (agreement,
+    defaults, any other grid); then the frontier on the other prompts; last the finer thresholds.
+    """
+    staged: list[tuple[int, int, Task]] = []
+    for name, found in grids.items():
+        places: dict[tuple[str, int], int] = {}
+        for task in found:
+            number = places.setdefault((task.prompt, task.seed), len(places))
+            late = 2 if number >= first else 0
+            stage = {"frontier": late, "extended": late, "fine": 3}.get(name, 1)
+            staged.append((stage, number, task))
+    return [task for _, _, task in sorted(staged, key=lambda entry: entry[:2])]
+
+
 def execute(bench, task: Task) -> dict:
     """The result columns of any task of the lab; `bench` is a `frontier.Bench`."""
     if task.method == AGREEMENT:
@@ -72,7 +89,7 @@ def _agree(bench, task: Task) -> dict:
 def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Merged rows of a sweep → the tables to publish: frontier, defaults, replay_agreement, timing (if not empty).
 
-    `frontier` has the swept methods; `defaults` the single changes and the extensions. `target_bits` becomes the
+    `frontier` has the swept methods and the extensions; `defaults` the single changes. `target_bits` becomes the
     error threshold that it was answered with. Times that were taken alone replace those that were taken beside other
     processes: `seconds` then is the median of the timing runs of that (method, setting), on the machine named in
     `seconds_device`, and `seconds_shared` what the run itself took. Without timing runs, shards have no `seconds`.
@@ -93,9 +110,9 @@ def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         index = pd.MultiIndex.from_frame(main[["method", "setting"]])
         main = main.assign(seconds_shared=main["seconds"], seconds=alone.reindex(index).to_numpy(), seconds_device=device)
     if len(main):
-        swept = {(name, setting(**values)) for name, settings in methods.FRONTIER.items() for values in settings}
-        pairs = zip(main["method"], main["setting"])
-        published = [pair in swept and pair[0] not in methods.EXTENSIONS for pair in pairs]
+        grids = (methods.FRONTIER, methods.EXTENDED, methods.FINE)
+        swept = {(name, setting(**values)) for grid in grids for name, settings in grid.items() for values in settings}
+        published = [pair in swept for pair in zip(main["method"], main["setting"])]
         if "error_threshold" in main:
             main["setting"] = [_answered(*cells) for cells in zip(main["setting"], main["error_threshold"])]
         shown = pd.Series(published, index=main.index)

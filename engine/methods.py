@@ -1,15 +1,20 @@
 """What the quality lab compares: every method, the settings it is swept over, and the prompts. No torch here.
 
-Three lists of (method, setting):
+Lists of (method, setting), in the order in which a sweep that may be cut short should run them:
 
-* `FRONTIER`: ours and what a user would pick instead, each over its own threshold.
-* `DEFAULTS`: one setting of `sixbit` (or `dmpq`) changed at a time, to choose the defaults from.
-* `TIMING`: the frontier again, run alone on a machine, for the seconds that the plots show.
+* `FRONTIER`: ours and what a user would pick instead, each over its own threshold. Two classes stand in it, and
+  `WEIGHTS` names a method's: 16-bit weights (`tdc` is our cache rule alone, against diffusers' caches), and packed
+  NVFP4 weights, 3.3 times smaller (`int8_tdc` against diffusers' first-block cache on the same packed weights). So
+  cache rule meets cache rule, and what the dynamic parts buy stands apart from what the weights cost.
+* `EXTENDED`: our extensions beyond the paper, on trial.
+* `DEFAULTS`: one setting of `sixbit` or `int8_tdc` changed at a time, to choose the defaults from.
+* `FINE`: more thresholds of the same methods.
 
-Our methods are presets of `engine.policy` with some fields replaced. Three of them go beyond the paper and say so:
-`static_mix` (the paper's rival: one precision per layer, fixed offline, as ViDiT-Q does), `dmpq_weighted` (the
-predicted error weighted by how much the block changes the stream), and `target_bits` instead of an error threshold:
-the threshold at which the probes' replay spends that many bits where it computes.
+Our methods are presets of `engine.policy` with some fields replaced; the rest of what they know comes from probes:
+`static_mix` and `static_sensitive` (the paper's rival: one precision per layer, fixed offline, as ViDiT-Q does),
+`dmpq_weighted` and `dmpq_sensitive` (the predicted error weighted by how much the block changes the stream, or by
+how much the model's output minds it). `target_bits` instead of an error threshold means the threshold at which the
+probes' replay spends that many bits where it computes.
 """
 
 import random
@@ -20,80 +25,137 @@ from engine import vocabulary
 from engine.policy import PRESETS, Policy
 from engine.sweep import Task, setting
 
-REUSE = (0.06, 0.12, 0.18, 0.26)
+Grid = Mapping[str, tuple[dict, ...]]
+
+REUSE = (0.12, 0.18, 0.26)
 ERROR = 0.092
 """The error threshold of the dynamic methods while reuse is swept: about 6 bits where computed on the embedded model."""
 
-_DYNAMIC_REUSE = tuple({"error_threshold": ERROR, "tdc_threshold": value} for value in REUSE)
+_REUSE = tuple({"tdc_threshold": value} for value in REUSE)
+_DYNAMIC_REUSE = tuple({"error_threshold": ERROR, **values} for values in _REUSE)
+_AHEAD = (
+    {"extrapolation": 0.8, "tdc_threshold": 0.18},
+    {"extrapolation": 0.8, "tdc_threshold": 0.26, "max_skips": 3},
+    {"extrapolation": 0.8, "tdc_threshold": 0.50, "max_skips": 4},
+)
+_LEAN = {"resume": "last_gamma", "purify_to": "int8"}
 
 OURS: Mapping[str, str] = {
     **{name: name for name in ("fp16", "w4a16", "w4a8", "w4a4", "dmpq", "tdc", "int8_tdc", "dmpq_tdc", "sixbit")},
-    "static_mix": "dmpq",
-    "dmpq_weighted": "dmpq",
+    **dict.fromkeys(("static_mix", "static_sensitive", "dmpq_weighted", "dmpq_sensitive"), "dmpq"),
+    "tdc_extrapolated": "tdc",
+    "int8_tdc_extrapolated": "int8_tdc",
+    "sixbit_lean": "sixbit",
+    "sixbit_extended": "sixbit",
 }
 """Method → the preset that its settings change."""
 
-CALIBRATED = frozenset({"dmpq", "dmpq_tdc", "sixbit", "static_mix", "dmpq_weighted"})
+CALIBRATED = frozenset(name for name, preset in OURS.items() if PRESETS[preset].precision == "dynamic")
 """Methods that need probe traces, for their fitted lines."""
 
-EXTENSIONS = frozenset({"dmpq_weighted"})
-"""Ours beyond the paper, on trial: measured with the frontier, published beside it."""
+SENSITIVE = frozenset({"static_sensitive", "dmpq_sensitive"})
+"""Methods that also need the measured sensitivity of the layers."""
 
-FRONTIER: Mapping[str, tuple[dict, ...]] = {
+EXTENSIONS = frozenset({
+    "dmpq_weighted", "dmpq_sensitive", "tdc_extrapolated", "int8_tdc_extrapolated", "sixbit_lean", "sixbit_extended",
+})  # fmt: skip
+"""Ours beyond the paper, on trial: measured with the frontier, named as extensions."""
+
+FRONTIER: Grid = {
     "fp16": ({},),
-    "first_block_cache": tuple({"threshold": value} for value in (0.05, 0.08, 0.12, 0.20)),
-    "taylorseer": tuple({"interval": value} for value in (2, 3, 4)),
-    "mag_cache": tuple({"threshold": value} for value in (0.03, 0.06, 0.12, 0.24)),
-    "pyramid_attention_broadcast": tuple({"skip_range": value} for value in (2, 3, 4)),
+    "first_block_cache": tuple({"threshold": value} for value in (0.05, 0.12, 0.20)),
+    "tdc": _REUSE,
+    "taylorseer": tuple({"interval": value} for value in (2, 3)),
+    "mag_cache": tuple({"threshold": value} for value in (0.06, 0.12)),
+    "pyramid_attention_broadcast": ({"skip_range": 2},),
     "smoothquant_w8a8": ({},),
     "w4a16": ({},),
     "w4a8": ({},),
     "w4a4": ({},),
-    "tdc": tuple({"tdc_threshold": value} for value in REUSE),
-    "int8_tdc": tuple({"tdc_threshold": value} for value in REUSE),
-    "dmpq": tuple({"error_threshold": value} for value in (0.08, ERROR, 0.10, 0.12)),
-    "static_mix": ({"target_bits": 6.0},),
-    "dmpq_weighted": ({"target_bits": 5.0}, {"target_bits": 6.0}),
+    "int8_tdc": _REUSE,
+    "w4a8_first_block_cache": tuple({"threshold": value} for value in (0.05, 0.12, 0.20)),
+    "dmpq": tuple({"error_threshold": value} for value in (0.08, ERROR, 0.11)),
     "dmpq_tdc": _DYNAMIC_REUSE,
     "sixbit": _DYNAMIC_REUSE,
+    "static_mix": ({"target_bits": 6.0},),
+    "static_sensitive": ({"target_bits": 6.0},),
 }
 
-BRIEF: Mapping[str, tuple[dict, ...]] = {
+EXTENDED: Grid = {
+    "tdc_extrapolated": _AHEAD,
+    "int8_tdc_extrapolated": _AHEAD,
+    "sixbit_lean": tuple({**_LEAN, **values} for values in _DYNAMIC_REUSE[:2]),
+    "sixbit_extended": tuple({"error_threshold": ERROR, **values} for values in _AHEAD),
+    "dmpq_sensitive": ({"target_bits": 5.0}, {"target_bits": 6.0}),
+    "dmpq_weighted": ({"target_bits": 6.0},),
+}
+
+BRIEF: Grid = {
     "fp16": ({},),
     "w4a8": ({},),
     "w4a4": ({},),
-    "sixbit": (_DYNAMIC_REUSE[2],),
-    "int8_tdc": ({"tdc_threshold": REUSE[2]},),
-    "first_block_cache": tuple({"threshold": value} for value in (0.08, 0.20)),
-    "tdc": ({"tdc_threshold": REUSE[2]},),
+    "sixbit": (_DYNAMIC_REUSE[1],),
+    "int8_tdc": (_REUSE[1],),
+    "first_block_cache": tuple({"threshold": value} for value in (0.05, 0.20)),
+    "w4a8_first_block_cache": ({"threshold": 0.12},),
+    "tdc": (_REUSE[1],),
     "dmpq": ({"error_threshold": ERROR},),
     "taylorseer": ({"interval": 2},),
     "mag_cache": ({"threshold": 0.06},),
     "smoothquant_w8a8": ({},),
     "static_mix": ({"target_bits": 6.0},),
-    "dmpq_tdc": (_DYNAMIC_REUSE[2],),
+    "dmpq_tdc": (_DYNAMIC_REUSE[1],),
     "pyramid_attention_broadcast": ({"skip_range": 2},),
     "w4a16": ({},),
 }
 """The part of `FRONTIER` to run first where time is short."""
 
-DEFAULTS: Mapping[str, tuple[dict, ...]] = {
+DEFAULTS: Grid = {
     "int8_tdc": (
-        *({"tdc_threshold": value} for value in (0.09, 0.15, 0.22)),
-        *({"warmup_steps": value, "tdc_threshold": REUSE[2]} for value in (1, 2, 5, 8)),
-        *({"protect_last": value, "tdc_threshold": REUSE[2]} for value in (0, 2, 3)),
-        *({"max_skips": value, "tdc_threshold": REUSE[2]} for value in (1, 3, 4)),
-        *({"gap": gap, "tdc_threshold": value} for gap in ("linear", "none") for value in REUSE[:3]),
+        *({"gap": gap, **values} for gap in ("linear", "none") for values in _REUSE[:2]),
+        *({"warmup_steps": value, **_REUSE[1]} for value in (2, 5)),
+        *({"protect_last": value, **_REUSE[1]} for value in (0, 2)),
+        *({"max_skips": value, **_REUSE[1]} for value in (1, 3)),
     ),
     "sixbit": tuple(
-        {"error_threshold": ERROR, **change}
+        {**_DYNAMIC_REUSE[1], **change}
         for change in (
-            *({"resume": "last_gamma", "tdc_threshold": value} for value in REUSE[1:3]),
-            *({"outlier_threshold": value, "tdc_threshold": REUSE[2]} for value in (15.0, 40.0, 60.0)),
-            *({"gap": gap, "tdc_threshold": value} for gap in ("linear", "none") for value in REUSE[1:3]),
+            {"resume": "last_gamma"},
+            {"outlier_threshold": 60.0},
+            {"purify_to": "int8"},
+            {"gap": "linear"},
+            {"extrapolation": 0.8},
+            {"extrapolation": 0.8, **_LEAN},
+            {"gap": "linear", "outlier_threshold": 60.0, "resume": "last_gamma"},
         )
     ),
 }
+
+FINE: Grid = {
+    "tdc": ({"tdc_threshold": 0.06}, {"tdc_threshold": 0.40}),
+    "int8_tdc": ({"tdc_threshold": 0.06}, {"tdc_threshold": 0.40}),
+    "first_block_cache": ({"threshold": 0.08}, {"threshold": 0.30}),
+    "w4a8_first_block_cache": ({"threshold": 0.08}, {"threshold": 0.30}),
+    "sixbit": ({"error_threshold": ERROR, "tdc_threshold": 0.06},),
+    "dmpq": ({"error_threshold": 0.10}, {"error_threshold": 0.13}),
+    "taylorseer": ({"interval": 4},),
+    "mag_cache": ({"threshold": 0.03}, {"threshold": 0.24}),
+    "pyramid_attention_broadcast": ({"skip_range": 3},),
+    "tdc_extrapolated": tuple({"extrapolation": value, **_REUSE[1]} for value in (0.6, 1.0)),
+}
+
+GRIDS: Mapping[str, Grid] = {
+    "frontier": FRONTIER, "extended": EXTENDED, "brief": BRIEF, "defaults": DEFAULTS, "fine": FINE,
+}  # fmt: skip
+
+
+def weights_of(method: str) -> str:
+    """The weights that a method runs: "16-bit", "int8" or "nvfp4" (packed, 3.3 times smaller than 16 bits)."""
+    if method == "smoothquant_w8a8":
+        return "int8"
+    if method in OURS:
+        return "16-bit" if PRESETS[OURS[method]].precision == "stock" else "nvfp4"
+    return "nvfp4" if method.startswith("w4") else "16-bit"
 
 
 def prompts(count: int, seed: int = 2026, held_out: bool = True) -> list[tuple[str, int]]:
@@ -111,7 +173,7 @@ def prompts(count: int, seed: int = 2026, held_out: bool = True) -> list[tuple[s
 
 
 def tasks(
-    grid: Mapping[str, tuple[dict, ...]], pairs: Iterable[tuple[str, int]], steps: int, guidance: float, model: str
+    grid: Grid, pairs: Iterable[tuple[str, int]], steps: int, guidance: float, model: str
 ) -> list[Task]:
     """Every setting of every method for the first (prompt, seed), then for the next: cut short, it stays fair."""
     return [
@@ -122,11 +184,11 @@ def tasks(
     ]
 
 
-def chosen(grid: Mapping[str, tuple[dict, ...]], names: Iterable[str] | None) -> Mapping[str, tuple[dict, ...]]:
+def chosen(grid: Grid, names: Iterable[str] | None) -> Grid:
     """The part of `grid` with these methods; all of it for None. Raises ValueError for a name in no grid."""
     if names is None:
         return grid
-    names, known = set(names), {**FRONTIER, **DEFAULTS}
+    names, known = set(names), list(dict.fromkeys(name for grid in GRIDS.values() for name in grid))
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
         raise ValueError(f"There is no method {unknown!r} here; choose from {', '.join(known)}.")

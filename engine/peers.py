@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kernels.weights import pack_weight, unpack_weight
+from kernels import Workspace, quantized_linear
+from kernels.weights import PackedWeight, pack_weight, unpack_weight
 
 _LEFTOVERS = ("_diffusers_hook", "_cache_config", "forward")
 
@@ -192,16 +193,20 @@ def _round_int8(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 @contextmanager
+def _replaced(linears: dict[str, nn.Linear], replacement):
+    try:
+        for name, linear in linears.items():
+            linear.forward = replacement(name, linear)
+        yield
+    finally:
+        for linear in linears.values():
+            linear.__dict__.pop("forward", None)
+
+
+@contextmanager
 def _patched_linears(pipe, bits, replacement):
-    linears = block_linears(pipe.transformer)
-    with _watch(pipe.transformer, bits) as usage:
-        try:
-            for name, linear in linears.items():
-                linear.forward = replacement(name, linear)
-            yield usage
-        finally:
-            for linear in linears.values():
-                linear.__dict__.pop("forward", None)
+    with _watch(pipe.transformer, bits) as usage, _replaced(block_linears(pipe.transformer), replacement):
+        yield usage
 
 
 @contextmanager
@@ -248,6 +253,37 @@ def smoothquant_w8a8(pipe, maxima: dict[str, torch.Tensor], strength: float = 0.
         return forward
 
     return _patched_linears(pipe, 8, replacement)
+
+
+def packed_linears(pipe) -> dict[str, PackedWeight]:
+    """What `attach` would pack: the NVFP4 weights of the block linears and, by name, of the AdaLN modulations."""
+    linears = {**block_linears(pipe.transformer), **_modulations(pipe.transformer)}
+    return {name: pack_weight(linear.weight.detach()) for name, linear in linears.items()}
+
+
+def _modulations(transformer: nn.Module) -> dict[str, nn.Linear]:
+    """The linears inside the blocks' norms: they see the time embedding only."""
+    return {
+        name: module for name, module in transformer.named_modules()
+        if isinstance(module, nn.Linear) and re.search(r"blocks\.\d+\.norm", name)
+    }  # fmt: skip
+
+
+@contextmanager
+def w4a8_first_block_cache(pipe, threshold: float, packed: dict[str, PackedWeight]):
+    """Uniform W4A8, as our preset `w4a8` computes it, under diffusers' FirstBlockCache: packed weights with the
+    cache rule that a user would otherwise pick. `packed`: from `packed_linears`."""
+    workspace = Workspace()
+
+    def replacement(name, linear):
+        precision = "w4a16" if name in modulations else "int8"
+        return lambda x: quantized_linear(x.detach(), packed[name], linear.bias, precision, workspace=workspace)
+
+    modulations = _modulations(pipe.transformer)
+    linears = {**block_linears(pipe.transformer), **modulations}
+    with _replaced(linears, replacement), first_block_cache(pipe, threshold) as usage:
+        usage.bits = 8
+        yield usage
 
 
 def weights_only_nvfp4(pipe):

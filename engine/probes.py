@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from engine.policy import PRESETS, Policy
 from engine.records import Calibration, Coefficient
@@ -22,6 +23,14 @@ COLUMNS = ["model", "block", "layer"]
 def probe_path(folder: Path, number: int) -> Path:
     """Where probe `number` lies."""
     return Path(folder) / f"probe_{number:02d}.parquet"
+
+
+def probes_there(folder, count: int | None = None) -> bool:
+    """Whether `load_probes` would find them now."""
+    folder = Path(folder)
+    if count:
+        return all(probe_path(folder, number).exists() for number in range(count))
+    return any(folder.glob("probe_*.parquet"))
 
 
 def load_probes(folder, count: int | None = None, wait: float = 0.0) -> list[Trace]:
@@ -67,6 +76,38 @@ def weighted_lines(probes: Sequence[Trace], like: Calibration) -> Calibration:
         for key, line in like.rows.items()
     }
     return replace(like, rows=rows, created_by="weighted by change")
+
+
+def sensitive_lines(
+    probes: Sequence[Trace], like: Calibration, sensitivity: pd.DataFrame, static: bool = False
+) -> Calibration:
+    """An extension: the predicted error in units of what it does to the model's output, for what a bit there costs.
+
+    A group's line is multiplied by k = s / (ē₄·√MACs), scaled to a MAC-weighted mean of 1: ē₄ is its mean local error,
+    s the relative error of the model's output with this group alone at NVFP4 (`engine.sensitivity`), less what its
+    packed weight does by itself at 16 bits; so k²·e₄² is the squared output error saved per MAC at 8 bits.
+    `static`: each group's mean error instead of its line (a static sensitivity-sorted mix, ViDiT-Q's idea).
+    """
+    base = mean_lines(probes, like) if static else like
+    local = {key: float(np.nanmean(values)) for key, values in _stacked(probes, "error_nvfp4").items()}
+    macs = {key: float(np.nanmean(values)) for key, values in _stacked(probes, "macs").items()}
+    squares = sensitivity.assign(square=sensitivity["output_error"] ** 2)
+    mean = squares.groupby([*COLUMNS, "precision"])["square"].mean()
+
+    def weight(key) -> float:
+        excess = max(mean[(*key, "nvfp4")] - mean[(*key, "w4a16")], 0.01 * mean[(*key, "nvfp4")])
+        return float(np.sqrt(excess / macs[key])) / max(local[key], 1e-12)
+
+    keys = [key for key in base.rows if (*key, "nvfp4") in mean.index and key in local]
+    if not keys:
+        raise ValueError("The sensitivity table is of another model: none of the calibrated groups is in it.")
+    weights = {key: weight(key) for key in keys}
+    middle = sum(weights[key] * macs[key] for key in keys) / sum(macs[key] for key in keys)
+    rows = {
+        key: line._replace(alpha=line.alpha * weights.get(key, middle) / middle, beta=line.beta * weights.get(key, middle) / middle)
+        for key, line in base.rows.items()
+    }
+    return replace(like, rows=rows, created_by="weighted by sensitivity")
 
 
 def threshold_for_bits(

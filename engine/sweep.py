@@ -117,6 +117,8 @@ def run(
     stop: Callable[[], bool] | None = None,
     budget_seconds: float | None = None,
     failed: Callable[[Task, Exception], None] | None = None,
+    ready: Callable[[Task], bool] = lambda task: True,
+    patience: float = 300.0,
 ) -> int:
     """Execute what the store lacks, in order; returns how many rows were added.
 
@@ -126,18 +128,31 @@ def run(
         progress: called before each run with (done, total, task).
         stop: asked before each run; True ends the sweep cleanly.
         budget_seconds: no run starts after this many seconds.
+        ready: whether what a task needs is there by now. Others go before one that is not; where nothing else is
+            left, the sweep waits `patience` seconds, then gives the rest up: a later start will find it to do.
     """
     tasks = list(tasks)
-    started, added = time.monotonic(), 0
-    for number, task in enumerate(tasks):
+    waiting = [task for task in tasks if task not in store]
+    started, added, done = time.monotonic(), 0, len(tasks) - len(waiting)
+    idle = None
+    while waiting:
+        now = time.monotonic()
         if stop is not None and stop():
             break
-        if budget_seconds is not None and time.monotonic() - started > budget_seconds:
+        if budget_seconds is not None and now - started > budget_seconds:
             break
-        if task in store:
+        task = next((task for task in waiting if ready(task)), None)
+        if task is None:
+            idle = now if idle is None else idle
+            if now - idle >= patience:
+                break
+            time.sleep(0.5)
             continue
+        idle = None
+        waiting.remove(task)
         if progress is not None:
-            progress(number, len(tasks), task)
+            progress(done, len(tasks), task)
+        done += 1
         try:
             result = execute(task)
         except (ValueError, RuntimeError) as error:

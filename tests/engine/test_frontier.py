@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from engine import lab_tasks, methods, probes, sweep
+from engine import lab_tasks, methods, probes, sensitivity, sweep
 from engine.frontier import Bench
 from tests import pipelines
 
@@ -23,6 +23,11 @@ def bench():
         for pair in methods.prompts(2, held_out=False)
     ]
     made._probe_traces = lambda: traces
+
+    def measure():
+        return sensitivity.sensitivity(made.pipe, lambda: made.latents(made.pipe, *methods.prompts(1)[0]), [3])
+
+    made._sensitivity = measure
     yield made
     torch.set_num_threads(threads)
 
@@ -33,15 +38,22 @@ def one(bench, method, **values):
 
 
 def test_every_first_setting_of_the_frontier_runs(bench):
-    settings = {name: values[-1] for name, values in methods.FRONTIER.items() if name not in ("fp16", "dmpq_weighted")}
+    grid = {**methods.FRONTIER, **methods.EXTENDED}
+    settings = {name: values[-1] for name, values in grid.items() if name not in ("fp16", "dmpq_weighted")}
     rows = {name: bench.execute(one(bench, name, **values)) for name, values in settings.items()}
     for name, row in rows.items():
         assert row["psnr"] > 20 and 0 <= row["skipped"] < 1, name
-        assert math.isnan(row["seconds"]) == (name == "smoothquant_w8a8"), name
+        assert math.isnan(row["seconds"]) == (name in ("smoothquant_w8a8", "w4a8_first_block_cache")), name
+        assert row["weights"] == methods.weights_of(name) in ("16-bit", "int8", "nvfp4"), name
         assert row["bits"] <= row["bits_computed"] + 1e-9, name
         assert math.isnan(row["prompt_accuracy"]), name  # no clip of the embedded model's world
     assert (rows["w4a4"]["bits"], rows["w4a8"]["bits"], rows["w4a16"]["bits"]) == (4, 8, 16)
     assert rows["w4a4"]["psnr"] < rows["w4a8"]["psnr"]
+    # The packed weights against themselves, and 8-bit activations against them: closer than to other weights.
+    assert rows["w4a16"]["psnr_same_weights"] == math.inf
+    assert math.inf > rows["w4a8"]["psnr_same_weights"] > rows["w4a8"]["psnr"]
+    assert rows["tdc"]["psnr_same_weights"] == rows["tdc"]["psnr"] and "psnr_same_weights" not in rows["smoothquant_w8a8"]
+    assert rows["w4a8_first_block_cache"]["bits_computed"] == 8
     assert rows["mag_cache"]["bits"] == pytest.approx(16 * (1 - rows["mag_cache"]["skipped"]))
 
 
@@ -89,15 +101,39 @@ def test_times_taken_alone_replace_shared_ones():
     assert tables["frontier"]["setting"].iloc[1] == '{"error_threshold":0.09}'
 
 
-def test_extensions_and_single_changes_are_published_apart():
+def test_single_changes_are_published_apart():
     swept = sweep.setting(**methods.FRONTIER["sixbit"][0])
     rows = pd.DataFrame({
-        "method": ["sixbit", "sixbit", "dmpq_weighted"],
+        "method": ["sixbit", "sixbit", "dmpq_weighted"],  # a swept setting, a single change, an extension
         "setting": [swept, sweep.setting(gap="none", tdc_threshold=0.1), '{"target_bits":6.0}'],
         "psnr": 30.0, "error_threshold": 0.12, "key": list("abc"), "seconds": 1.0,
     })  # fmt: skip
     tables = lab_tasks.split(rows)
-    assert (len(tables["frontier"]), len(tables["defaults"])) == (1, 2)
+    assert (len(tables["frontier"]), len(tables["defaults"])) == (2, 1)
+
+
+def test_a_first_block_cache_on_packed_weights_that_never_fires_is_our_w4a8(bench):
+    from engine import peers
+
+    prompt, seed = methods.prompts(1)[0]
+    with peers.w4a8_first_block_cache(bench.pipe, 0.0, bench.packed_linears) as usage:
+        theirs = bench.latents(bench.pipe, prompt, seed)
+    _, ours = bench.trace(methods.policy_of("w4a8", {}), prompt, seed)
+    assert usage.skipped == 0 and torch.equal(theirs, ours)
+    assert torch.equal(bench.latents(bench.pipe, prompt, seed), bench.trace(methods.policy_of("fp16", {}), prompt, seed)[1])
+
+
+def test_the_order_is_fair_wherever_it_is_cut():
+    pairs = methods.prompts(4)
+    common = (STEPS, GUIDANCE, "weights")
+    grids = {
+        "fine": methods.tasks({"tdc": ({"tdc_threshold": 0.5},)}, pairs, *common),
+        "frontier": methods.tasks({"fp16": ({},), "w4a8": ({},)}, pairs, *common),
+        "agreement": lab_tasks.agreement_tasks(2, 1, *common),
+    }
+    order = [(task.method, task.seed) for task in lab_tasks.ordered(grids, 2)]
+    assert [method for method, _ in order] == ["fp16", "w4a8"] * 2 + ["agreement"] * 2 + ["fp16", "w4a8"] * 2 + ["tdc"] * 4
+    assert len(order) == len(set(order)) + 1  # two policies of one prompt
 
 
 def test_seconds_of_shards_that_shared_a_machine_are_not_published():

@@ -14,6 +14,7 @@ from tests import pipelines
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 MIXED = replace(PRESETS["sixbit"], tdc_threshold=9.0, warmup_steps=0, outlier_threshold=5.0)
+LIFTED = replace(MIXED, precision="nvfp4", purify_to="int8", extrapolation=0.8)
 
 
 @pytest.fixture
@@ -42,17 +43,17 @@ def run_once(policy, **changes):
     return latents, run.trace
 
 
-@pytest.mark.parametrize("name", ["w4a16", "w4a8", "w4a4", "int8_tdc", "mixed"])
+@pytest.mark.parametrize("name", ["w4a16", "w4a8", "w4a4", "int8_tdc", "mixed", "lifted"])
 def test_equals_the_plain_path(name, request, anywhere):
-    policy = MIXED if name == "mixed" else PRESETS[name]
+    policy = {"mixed": MIXED, "lifted": LIFTED}.get(name) or PRESETS[name]
     ours, trace = run_once(policy)
     assert anywhere and all(anywhere)
     request.getfixturevalue("monkeypatch").undo()
     plain, expected = run_once(policy)
     # Roundings differ in the last bit of float32, and one flipped 4-bit code is a whole quantization step.
-    assert (ours - plain).norm() / plain.norm() < (0.12 if name in ("w4a4", "mixed") else 0.02)
+    assert (ours - plain).norm() / plain.norm() < (0.12 if name in ("w4a4", "mixed", "lifted") else 0.02)
     columns = ["step", "block", "layer", "precision", "macs"]
-    if name != "mixed":
+    if name not in ("mixed", "lifted"):
         assert trace.layers[columns].equals(expected.layers[columns])
     else:
         first = trace.layers["step"] == 0
@@ -60,6 +61,7 @@ def test_equals_the_plain_path(name, request, anywhere):
         assert trace.layers["purified"].any() and trace.blocks["skipped"].any()
         purified = trace.layers[trace.layers["purified"]]
         assert (purified["outlier_ratio"] > policy.outlier_threshold).all()
+        assert set(purified["precision"]) == {policy.purify_to}
 
 
 def test_declines_what_it_does_not_know(anywhere):

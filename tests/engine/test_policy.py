@@ -7,7 +7,18 @@ import math
 import numpy as np
 import pytest
 
-from engine.policy import BREAK_IT, PRESETS, Policy, PolicyError, advance, decide, plan, preset_name, purify
+from engine.policy import (
+    BREAK_IT,
+    PRESETS,
+    Policy,
+    PolicyError,
+    advance,
+    decide,
+    extrapolation_weight,
+    plan,
+    preset_name,
+    purify,
+)
 from engine.records import BLOCK_REASONS, DECIDED_BY, GROUP_REASONS, BlockState, Coefficient
 from engine.settings import RANGES, needs_calibration, signals_needed, warnings
 
@@ -193,6 +204,23 @@ def test_outliers_in_a_refreshing_block_run_at_16_bits():
     assert pure.outlier_ratio == 25.1 and pure.predicted_error == 0.05
     calm = purify(policy, decision, "qkv", 25.0)
     assert (calm.precision, calm.purified, calm.outlier_ratio) == ("nvfp4", False, 25.0)
+
+
+def test_an_alarm_may_lift_to_8_bits_and_then_leaves_8_bit_groups_alone():
+    policy = Policy(tdc_threshold=0.0, purify_to="int8")
+    low = purify(policy, middle(policy, state()), "qkv", 30.0)
+    assert (low.precision, low.purified, low.decided_by) == ("int8", True, "outliers")
+    first = decide(policy, BlockState(), 0, 30, FLAT)
+    kept = purify(policy, first, "qkv", 30.0)
+    assert (kept.precision, kept.purified, kept.decided_by, kept.outlier_ratio) == ("int8", False, "first step", 30.0)
+
+
+def test_extrapolation_goes_further_the_older_the_delta_and_the_closer_the_last_two():
+    assert extrapolation_weight(Policy(), 2, 1) == 0.0
+    ahead = Policy(extrapolation=0.8)
+    assert [extrapolation_weight(ahead, age, apart) for age, apart in ((1, 1), (2, 1), (1, 2))] == [0.8, 1.6, 0.4]
+    past = state()
+    assert middle(ahead, past) == middle(Policy(), past)  # what is decided does not change
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,28 @@ def test_weighting_keeps_the_lines_and_scales_them_by_change(traces, fitted):
     assert np.mean(list(ratios.values())) == pytest.approx(1)
 
 
+def test_sensitivity_scales_each_line_by_what_its_error_does_to_the_output(traces, fitted):
+    import pandas as pd
+
+    keys = list(fitted.rows)
+    minds = keys[0]
+    table = pd.DataFrame([
+        {"model": model, "block": block, "layer": layer, "step": 3, "precision": precision,
+         "output_error": {"nvfp4": 0.05 if key == minds else 0.01, "int8": 0.002, "w4a16": 0.001}[precision]}
+        for key in keys for model, block, layer in [key] for precision in ("nvfp4", "int8", "w4a16")
+    ])  # fmt: skip
+    found = probes.sensitive_lines(traces, fitted, table)
+    scale = {key: found.rows[key].beta / fitted.rows[key].beta for key in keys}
+    assert scale[minds] == max(scale.values()) and found.rows[minds].r2 == fitted.rows[minds].r2
+    for key in keys:
+        assert found.rows[key].alpha == pytest.approx(fitted.rows[key].alpha * scale[key])
+    static = probes.sensitive_lines(traces, fitted, table, static=True)
+    assert all(line.alpha == 0.0 for line in static.rows.values())
+    assert static.rows[minds].beta == max(line.beta for line in static.rows.values())
+    with pytest.raises(ValueError, match="of another model"):
+        probes.sensitive_lines(traces, fitted, table.assign(model="other"))
+
+
 @pytest.mark.parametrize("bits", [5.0, 6.0, 7.0])
 def test_a_threshold_spends_what_was_asked_and_hardly_less(traces, fitted, bits):
     threshold = probes.threshold_for_bits(traces, bits, fitted)

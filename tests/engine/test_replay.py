@@ -27,6 +27,8 @@ def random_policy(rng: np.random.Generator, most_skips: int = 5, **fixed) -> Pol
         "outlier_threshold": float(rng.uniform(8, 35)),
         "gap": rng.choice(["linear", "sqrt", "none"]).item(),
         "resume": rng.choice(["int8", "last_gamma"]).item(),
+        "purify_to": rng.choice(["w4a16", "int8"]).item(),
+        "extrapolation": float(rng.choice([0.0, 0.8])),
         "warmup_steps": int(rng.integers(0, 8)),
         "protect_last": int(rng.integers(0, 5)),
     }

@@ -362,3 +362,28 @@ def test_reuse_that_never_fires_is_stock(pipe):
     latents, trace = run_once(pipe, replace(PRESETS["tdc"], tdc_threshold=0.0))
     assert torch.equal(latents, stock) and not trace.blocks["skipped"].any()
     assert isinstance(Policy.preset("tdc"), Policy)
+
+
+def test_a_skipped_block_may_go_on_along_the_line_of_its_last_two_deltas(pipe):
+    policy = replace(PRESETS["tdc"], tdc_threshold=9.0, warmup_steps=0, protect_last=0, max_skips=2, extrapolation=0.8)
+    block, changes = pipe.transformer.transformer_blocks[0], []
+
+    def keep(module, args, kwargs, output):
+        inputs = kwargs["hidden_states"], kwargs["encoder_hidden_states"]
+        changes.append([y.float() - x.float() for x, y in zip(inputs, output)])
+
+    handle = block.register_forward_hook(keep, with_kwargs=True)
+    with record(pipe, policy) as run:
+        pipelines.latents(pipe)
+    handle.remove()
+    steps = run.trace.blocks.query("block == 0")["skipped"].tolist()
+    assert steps[:4] == [False, False, True, True]
+    for stream in range(2):
+        older, newest = changes[0][stream], changes[1][stream]
+        for age in (1, 2):
+            expected = newest + 0.8 * age * (newest - older)
+            assert (changes[1 + age][stream] - expected).norm() < 0.05 * expected.norm()
+    with record(pipe, replace(policy, extrapolation=0.0)) as plain:
+        pipelines.latents(pipe)
+    assert run.memory["cache"] == 2 * plain.memory["cache"]
+    assert run.trace.blocks["skipped"].head(6).tolist() == plain.trace.blocks["skipped"].head(6).tolist()

@@ -60,6 +60,20 @@ def test_one_failing_task_does_not_end_a_sweep_that_is_told_so(tmp_path):
         sweep.run(tasks(3), store, execute)
 
 
+def test_what_is_not_ready_waits_for_the_rest_and_is_left_for_later(tmp_path):
+    store, there, order = sweep.Store(tmp_path / "rows.jsonl"), set(), []
+
+    def execute(task):
+        order.append(task.seed)
+        if task.seed == 3:
+            there.add(1)
+        return {"psnr": 1.0}
+
+    added = sweep.run(tasks(5), store, execute, ready=lambda task: task.seed != 2 and (task.seed != 1 or 1 in there), patience=0.0)
+    assert (order, added) == ([0, 3, 1, 4], 4)
+    assert sweep.run(tasks(5), store, execute) == 1 and order[-1] == 2
+
+
 def test_timing_tasks_are_dealt_one_by_one():
     assert [task.seed for task in sweep.shard(tasks(5), 1, 2, together=False)] == [1, 3]
 

@@ -8,6 +8,7 @@ from kernels.residual import (
     apply_delta,
     apply_delta_torch,
     dequantize_delta,
+    extrapolate_delta,
     residual_delta,
     residual_delta_torch,
 )
@@ -128,3 +129,23 @@ def test_the_compiled_loop_equals_the_definition():
         assert ours.scale[broken].isnan().all()
         kept = [row for row in range(len(ours.codes)) if row not in broken]
         assert (ours.codes[kept] != twin.codes[kept]).float().mean() < 1e-3
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 2.0])
+def test_extrapolation_goes_on_along_the_line_of_two_deltas(weight):
+    x, y = streams()
+    later = y + 0.05 * streams(seed=3)[0]
+    older, newest = (residual_delta_torch(x, end)[0] for end in (y, later))
+    found = extrapolate_delta(x, newest, older, weight)
+    expected = x + (later - x) + weight * (later - y)
+    scale = max(float(part.scale.max()) for part in (older, newest))
+    assert found.shape == x.shape and (found - expected).abs().max() <= scale * (0.51 + 1.02 * weight)
+    if weight == 0.0:
+        torch.testing.assert_close(found, apply_delta_torch(x, newest))
+
+
+def test_two_deltas_of_different_streams_are_one_sentence():
+    x, y = streams()
+    newest = residual_delta_torch(x, y)[0]
+    with pytest.raises(ValueError, match="one shape"):
+        extrapolate_delta(x, newest, residual_delta_torch(x[:1], y[:1])[0], 1.0)
