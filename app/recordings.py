@@ -47,13 +47,17 @@ class Recording:
     def key(self) -> str:
         return f"recording:{self.slug}"
 
+    @property
+    def policy(self) -> Policy:
+        return Policy.from_dict(self.about["policy"])
+
     def load(self) -> Source:
         """Read the traces; raises RecordingError (or TraceError) in one sentence."""
         about = self.about
         run = Trace.load(self.path / "run.parquet")
         probe = self.path / "probe.parquet"
         return Source(
-            key=self.key, title=self.title, prompt=about["prompt"], policy=Policy.from_dict(about["policy"]),
+            key=self.key, title=self.title, prompt=about["prompt"], policy=self.policy,
             trace=run, signals=Trace.load(probe) if probe.exists() else None, race=self.race(),
             seconds=dict(about["seconds"]), psnr=about.get("psnr"), machine=about.get("machine", ""),
             video={pane: self.path / name for pane, name in zip(PANES, ("fp16.mp4", "sixbit.mp4"))},

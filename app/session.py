@@ -51,7 +51,6 @@ class Session:
     current: Source | None = None
     previous: Source | None = None
     file: Source | None = None
-    draft: Policy | None = None
     stop: threading.Event = field(default_factory=threading.Event)
     running: bool = False
     live: Any = None          # (grid, policy, trace so far) of the run in progress
@@ -62,7 +61,7 @@ class Session:
         """Make a source the one on the page; the one before it stays for comparison."""
         if self.current is not None and self.current.key != source.key:
             self.previous = self.current
-        self.current, self.draft = source, None
+        self.current = source
 
 
 class Sessions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from app.swift import gr  # first: it decides how fast Gradio is imported  # isort: skip
+from app.swift import Page, gr  # first: it decides how fast Gradio is imported  # isort: skip
 
 from app import settings as settings_of
 from app.components.part import part
@@ -28,7 +28,7 @@ def build(settings: settings_of.Settings | None = None) -> gr.Blocks:
     settings = settings or settings_of.read()
     lab = Lab(settings, find(settings.recordings), shared(settings))
     gr.set_static_paths([lab_view.PLOTLY, *(r.path.as_posix() for r in lab.recordings.values())])
-    with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True, delete_cache=(600, 600)) as demo:
+    with Page(title=TITLE, analytics_enabled=False, fill_width=True, delete_cache=(600, 600)) as demo:
         hub = lab_view.hub(lab)
         part("header", **chip(ZERO))
         with gr.Column(elem_id="place-lab", elem_classes="place"):
@@ -88,9 +88,13 @@ def launch_options() -> dict:
 
 
 def launch(demo: gr.Blocks, **over) -> None:
-    """Serve the page until it is stopped."""
+    """Serve the page until it is stopped; what it opens with is read while the first browser loads its scripts."""
     demo.queue(max_size=None, default_concurrency_limit=None)
-    demo.launch(**{**launch_options(), "server_name": os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"), **over})
+    host = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")
+    demo.launch(**{**launch_options(), "server_name": host, "prevent_thread_lock": True, **over})
+    demo.lab.prepare()
+    if not over.get("prevent_thread_lock"):
+        demo.block_thread()
 
 
 __all__ = ["build", "launch", "launch_options", "resolve"]

@@ -1,4 +1,4 @@
-"""Import Gradio in half the time.
+"""Gradio in half the time: its import, and the page's web application.
 
 Three things that the import does and this page never uses, on two cores some three seconds before the first paint:
 
@@ -74,3 +74,33 @@ def _resting_collector():
 
 
 gr = load()
+
+
+class Page(gr.Blocks):
+    """`gr.Blocks` whose `app` exists from the launch on."""
+
+    def queue(self, *args, **kwargs):
+        with _no_application():
+            return super().queue(*args, **kwargs)
+
+    def __exit__(self, *error):
+        with _no_application():
+            return super().__exit__(*error)
+
+    @property
+    def _is_running_in_reload_thread(self) -> bool:
+        """Asked of the command line tool only where that is what started us (`gradio app.py`)."""
+        reload = sys.modules.get(f"{TOOL}.commands.reload")
+        return bool(reload) and getattr(reload.reload_thread, "running_reload", False)
+
+
+@contextmanager
+def _no_application():
+    from gradio.routes import App
+
+    made = App.create_app
+    App.create_app = staticmethod(lambda *args, **kwargs: None)
+    try:
+        yield
+    finally:
+        App.create_app = staticmethod(made)

@@ -99,11 +99,8 @@ lab.link = () => {
   return url.toString();
 };
 lab.setLanguage(speak(wished));
-if (props.start?.race) lab.emit("race", props.start.race);
-if (props.start?.look) take(props.start.look);
-const wish = shared();
-if (wish) look(wish);
-else if (lab.lang !== "en" && props.start?.look) look();
+if (props.race) lab.emit("race", props.race);
+look(shared() ?? {});
 lab.on("busy", async (on) => { const found = !on && (await lab.call("machine")); if (found) lab.emit("machine", found); }, false);
 lab.on("lang", () => { if (element.dataset.looked) look(); }, false);
 lab.emit("ready", true);

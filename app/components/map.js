@@ -1,19 +1,12 @@
-// The map, drawn by Plotly.react into one node that is never replaced, so that zoom and focus survive every update.
+// The map: what every block did at every step, its views, its cursor, its zoom, and the same as a table.
 const frameNode = find(".plot-frame"), plot = find(".plot"), tip = find(".tip"), live = find("[aria-live]");
 const legend = find(".legend"), versus = find(".versus-pick"), which = find(".which-pick"), note = find(".map-note");
 const tableFrame = find(".table-frame"), tableButton = find(".as-table"), unzoom = find(".unzoom");
-const coarsePointer = matchMedia("(pointer: coarse)").matches;
-let data = null, cells = null, cursor = null, column = null, wired = false, pinned = null, range = null, level = "";
+let data = null, cells = null, cursor = null, column = null, pinned = null, range = null, level = "";
+const board = chart(plot);
+board.zoomable = !matchMedia("(pointer: coarse)").matches;
+board.zoomed = (next) => { range = next; unzoom.hidden = !range; redraw(); };
 
-function library() {
-  return (lab.plotly ??= new Promise((ready, fail) => {
-    if (window.Plotly) return ready(window.Plotly);
-    const script = make("script", { src: lab.file(props.plotly) });
-    script.onload = () => ready(window.Plotly);
-    script.onerror = () => fail(new Error("plotly"));
-    document.head.append(script);
-  }));
-}
 const dark = () => document.body.classList.contains("dark") || document.documentElement.classList.contains("dark");
 function themed(value) {
   if (!dark()) return value;
@@ -33,14 +26,14 @@ const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 const at = (codes, block, step) => codes[block * data.steps + step];
 
 function levelNow() {
-  const height = frameNode.clientHeight - 34, width = frameNode.clientWidth - 40;
+  const height = frameNode.clientHeight - EDGE.t - EDGE.b, width = frameNode.clientWidth - EDGE.l - EDGE.r;
   const [x0, x1] = range?.x ?? [-0.5, data.steps - 0.5], [y0, y1] = range?.y ?? [data.blocks.length - 0.5, -0.5];
   return width / Math.abs(x1 - x0) >= 10 && height / Math.abs(y1 - y0) >= 13 ? "fine" : "coarse";
 }
 // The bits as characters, where a tile is large enough to hold one: colour is never the only sign.
 function glyphs() {
   const G = data.groups.length, across = Math.ceil(G / 2), [x0, x1] = range?.x ?? [-0.5, data.steps - 0.5], [y0, y1] = range?.y ?? [data.blocks.length - 0.5, -0.5];
-  const tile = Math.min((frameNode.clientWidth - 40) / Math.abs(x1 - x0) / across, (frameNode.clientHeight - 34) / Math.abs(y1 - y0) / 2);
+  const tile = Math.min((frameNode.clientWidth - EDGE.l - EDGE.r) / Math.abs(x1 - x0) / across, (frameNode.clientHeight - EDGE.t - EDGE.b) / Math.abs(y1 - y0) / 2);
   if (tile < 13) return [];
   const light = { x: [], y: [], text: [] }, dark_ = { x: [], y: [], text: [] };
   for (let b = Math.max(0, Math.floor(Math.min(y0, y1))); b < Math.min(data.blocks.length, Math.max(y0, y1) + 1); b++) {
@@ -55,67 +48,36 @@ function glyphs() {
       }
     }
   }
-  const trace = (points, color) => ({ type: "scatter", mode: "text", hoverinfo: "skip", textfont: { size: Math.min(13, tile * 0.72), color }, ...points });
+  const trace = (points, color) => ({ mode: "text", textfont: { size: Math.min(13, tile * 0.72), color }, ...points });
   return [trace(light, "#FFFFFF"), trace(dark_, dark() ? "#8a8fa0" : "#3a3000")];
 }
-async function draw() {
-  if (!data) return;
-  const Plotly = await library();
-  if (!frameNode.clientWidth) return;            // in a place that is not shown; the size observer draws it then
+function draw() {
+  if (!data || !frameNode.clientWidth) return;            // in a place that is not shown; the size observer draws it then
   const rows = data.blocks.length || 12;
   const wide = frameNode.clientWidth > 620;
   frameNode.style.height = `${Math.min(640, Math.max(220, rows * (rows > 20 ? 13.6 : wide ? 25 : 20))) + 38}px`;
   level = levelNow();
-  const figure = { layout: themed(data.layout) };
   const traces = themed([...data[level], ...data.over]);
-  if (cursor && data.blocks.length) {
-    traces.push({ type: "scatter", mode: "lines", hoverinfo: "skip", line: { color: themed("#FFFFFF"), width: 5 }, ...box(cursor.block, cursor.step) });
-    traces.push({ type: "scatter", mode: "lines", hoverinfo: "skip", line: { color: ink(), width: 2.5 }, ...box(cursor.block, cursor.step) });
-  }
   if (level === "fine" && data.view === "decision") traces.push(...glyphs());
-  const shapes = column == null || column < 0 || column >= data.steps ? [] : [{
-    type: "rect", xref: "x", yref: "paper", x0: column - 0.5, x1: column + 0.5, y0: 0, y1: 1, line: { width: 1.5, color: themed("#E4570B") }, layer: "above",
-  }];
-  const layout = { ...figure.layout, shapes, dragmode: coarsePointer ? false : "zoom", autosize: true, height: frameNode.clientHeight };
-  layout.font = { ...layout.font, family: getComputedStyle(element).fontFamily };
-  layout.xaxis = { ...layout.xaxis, fixedrange: coarsePointer }; layout.yaxis = { ...layout.yaxis, fixedrange: coarsePointer };
-  // The zoom is handed back at every drawing: Plotly keeps a user's zoom over one redraw, but not over two.
-  if (range) { layout.xaxis.range = range.x.slice(); layout.yaxis.range = range.y.slice(); }
-  await Plotly.react(plot, traces, layout, { displayModeBar: false, responsive: false, doubleClick: "reset", showTips: false });
+  if (cursor && data.blocks.length) {
+    traces.push({ mode: "lines", line: { color: themed("#FFFFFF"), width: 5 }, ...box(cursor.block, cursor.step) });
+    traces.push({ mode: "lines", line: { color: ink(), width: 2.5 }, ...box(cursor.block, cursor.step) });
+  }
+  board.draw(traces, themed(data.layout), range, column >= 0 && column < data.steps ? column : null, themed("#E4570B"));
   element.dataset.drawn = String(Number(element.dataset.drawn || 0) + 1);
   element.dataset.level = level; element.dataset.seen = data.id ?? "";
-  if (!wired) wire(Plotly);
 }
-new ResizeObserver(() => {
-  if (!frameNode.clientWidth || !data) return;
-  if (!wired) return redraw();
-  window.Plotly.Plots.resize(plot);
-  if (levelNow() !== level) redraw();
-}).observe(frameNode);
+new ResizeObserver(() => redraw()).observe(frameNode);
 let asked = false;
 function redraw() {
   if (asked) return;
   asked = true;
-  requestAnimationFrame(() => { asked = false; draw().catch(() => { note.hidden = false; note.textContent = t("lab.map.broken"); }); });
-}
-function wire(Plotly) {
-  wired = true;
-  plot.on("plotly_relayout", (change) => {
-    if (!Object.keys(change).some((key) => /^[xy]axis\./.test(key))) return;
-    const { xaxis, yaxis } = plot._fullLayout, whole = { x: [-0.5, data.steps - 0.5], y: [data.blocks.length - 0.5, -0.5] };
-    const same = (a, b) => Math.abs(a[0] - b[0]) + Math.abs(a[1] - b[1]) < 1e-6;
-    range = same(xaxis.range, whole.x) && same(yaxis.range, whole.y) ? null : { x: xaxis.range.slice(), y: yaxis.range.slice() };
-    unzoom.hidden = !range;
-    redraw();
-  });
-  plot.on("plotly_doubleclick", () => { range = null; unzoom.hidden = true; redraw(); });
-  new MutationObserver(redraw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  requestAnimationFrame(() => { asked = false; draw(); });
 }
 function cellAt(event) {
-  const full = plot._fullLayout;
-  if (!full || !data) return null;
-  const area = plot.getBoundingClientRect(), { _offset: left } = full.xaxis, { _offset: top } = full.yaxis;
-  const step = Math.round(full.xaxis.p2d(event.clientX - area.left - left)), block = Math.round(full.yaxis.p2d(event.clientY - area.top - top));
+  const spot = data && board.at(event);
+  if (!spot) return null;
+  const step = Math.round(spot.x), block = Math.round(spot.y);
   return step < 0 || block < 0 || step >= data.steps || block >= data.blocks.length ? null : { block, step };
 }
 const word = (code) => ["", "–", "4", "8", "16", "16", "16", "?"][code] ?? "";
@@ -128,7 +90,7 @@ function spoken({ block, step }) {
   const reason = data.reasons.names[at(data.reasons.decoded, block, step)] ?? "";
   return `${head}: ${what}${reason ? ` (${reason})` : ""}`;
 }
-// Plotly covers the page while a button is down, so a click is recognised from its two ends.
+// A click is what moved less than a drag.
 let down = null;
 frameNode.addEventListener("pointerdown", (event) => { down = event.isPrimary ? [event.clientX, event.clientY] : null; }, true);
 window.addEventListener("pointerup", (event) => {
@@ -172,10 +134,7 @@ function options(select, entries, value) {
 }
 versus.addEventListener("change", () => lab.emit("look", { versus: versus.value }));
 which.addEventListener("change", () => lab.emit("look", { which: which.value }));
-unzoom.addEventListener("click", () => {
-  range = null; unzoom.hidden = true;
-  window.Plotly.relayout(plot, { "xaxis.range": [-0.5, data.steps - 0.5], "yaxis.range": [data.blocks.length - 0.5, -0.5] });
-});
+unzoom.addEventListener("click", () => board.zoomed(null));
 tableButton.addEventListener("click", () => {
   tableFrame.hidden = !tableFrame.hidden; tableButton.setAttribute("aria-expanded", String(!tableFrame.hidden)); table();
 });
@@ -207,7 +166,7 @@ function headings() {
 }
 lab.on("map", (next) => {
   const other = !data || data.steps !== next.steps || data.blocks.length !== next.blocks.length;
-  data = next;
+  data = { ...next, fine: next.fine.map(unpacked), coarse: next.coarse.map(unpacked), over: next.over.map(unpacked) };
   if (other) { cursor = pinned = null; column = null; range = null; unzoom.hidden = true; }
   cells = bytes(next.cells); data.reasons.decoded = bytes(next.reasons.codes);
   if (!pinned && next.suggest) { cursor = pinned = { block: next.suggest[0], step: next.suggest[1] }; }
@@ -217,5 +176,5 @@ lab.on("map", (next) => {
 lab.on("unpin", () => { pinned = cursor = null; column = null; redraw(); }, false);
 lab.on("step", (event) => { if (event.from !== "map") { column = event.step - 1; redraw(); } }, false);
 lab.on("lang", headings);
-new MutationObserver(headings).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+new MutationObserver(() => { headings(); redraw(); }).observe(document.body, { attributes: true, attributeFilter: ["class"] });
 headings();

@@ -60,7 +60,7 @@ function paint(ctx, sheet, clip = SIZE) {
 function draw() {
   const sheets = { a: shown(panes.a), b: shown(panes.b) };
   for (const key of ["a", "b"]) {
-    if (sheets[key]) { paint(panes[key].ctx, sheets[key]); panes[key].old = sheets[key]; }
+    if (sheets[key]) { paint(panes[key].ctx, sheets[key]); panes[key].old = sheets[key]; panes[key].canvas.dataset.shown = panes[key].step; }
   }
   const { ctx, canvas } = panes.b;
   if (!sheets.a || !sheets.b || view === "side") return;

@@ -56,9 +56,23 @@ class Lab:
             return session.current
         raise Gone(key)
 
+    def first(self) -> Recording | None:
+        """The recording that the page opens with; its traces are not read for this."""
+        return next(iter(self.recordings.values()), None)
+
     def default(self) -> Source | None:
-        """The recording that the page opens with."""
-        return self.recorded(next(iter(self.recordings))) if self.recordings else None
+        """The same, read."""
+        first = self.first()
+        return self.recorded(first.key) if first else None
+
+    def prepare(self) -> None:
+        """Read what the page opens with, in the time that a browser takes to load the page."""
+        try:
+            source = self.default()
+            if source is not None:
+                self.look(Session(), source, looks.Wish(source.policy), "en")
+        except (ValueError, OSError) as error:
+            log.warning("the first recording cannot be shown: %s", error)
 
     def warm(self) -> None:
         """Load the embedded model in the background, once, so that the first click finds it ready."""
@@ -119,14 +133,14 @@ class Lab:
         return looks.look(source, wish, lang, {k: s for k, s in rivals.items() if s is not None and s.key != source.key})
 
 
-def labelled(source: Source) -> dict[str, Any] | None:
+def labelled(race: dict[str, Any] | None, policy: Policy) -> dict[str, Any] | None:
     """A race with the keys of its words; the page puts them into its language."""
-    if source.race is None:
+    if race is None:
         return None
-    own = {"sixbit": "lab.race.policy", "break": "lab.race.broken_policy"}.get(looks.preset_of(source.policy), "lab.race.own")
+    own = {"sixbit": "lab.race.policy", "break": "lab.race.broken_policy"}.get(looks.preset_of(policy), "lab.race.own")
     names = {"a": ["lab.race.fp16", {}], "b": [own, {}]}
-    panes = {key: {**pane, "label": names[key]} for key, pane in source.race["panes"].items()}
-    return {**source.race, "panes": panes, "note": ["lab.race.recorded", {"speed": f"{source.race['speed']:g}"}]}
+    panes = {key: {**pane, "label": names[key]} for key, pane in race["panes"].items()}
+    return {**race, "panes": panes, "note": ["lab.race.recorded", {"speed": f"{race['speed']:g}"}]}
 
 
 def estimate(lab: Lab, ask: dict) -> float | None:

@@ -58,9 +58,7 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
             source = lab.source(session, ask.get("source"))
         except Gone:
             return {"error": plain(lang, "lab.status.gone")}
-        wish = lab.wish(ask, source)
-        session.draft = wish.policy
-        return lab.look(session, source, wish, lang)
+        return lab.look(session, source, lab.wish(ask, source), lang)
 
     @answering
     def explain_cell(ask: dict) -> dict:
@@ -83,7 +81,7 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
         except Gone:
             return {"error": plain(lang, "lab.status.gone")}
         session.show(source)
-        return {"look": lab.look(session, source, looks.Wish(source.policy), lang), "race": labelled(source),
+        return {"look": lab.look(session, source, looks.Wish(source.policy), lang), "race": labelled(source.race, source.policy),
                 "ask": {"prompt": source.prompt, "seed": source.seed, "scene": scene_of(source.prompt)}}
 
     @answering

@@ -6,6 +6,7 @@ import pytest
 
 VIEWS = ("gamma", "drift", "outliers", "verdict", "decision")
 # How often the page has drawn its map, and the pixel in the middle of a pane's canvas.
+ZOOM = "document.querySelector('.plot').dataset.x.split(',').map(Number)"
 DRAWN = "Number(document.querySelector('#lab-map [data-drawn]').dataset.drawn)"
 
 
@@ -84,13 +85,13 @@ def test_zoom_survives_updates(page):
     page.mouse.move(box["x"] + 420, box["y"] + 170, steps=4)
     page.mouse.up()
     page.wait_for_selector(".unzoom:not([hidden])")
-    zoomed = page.evaluate("document.querySelector('.plot')._fullLayout.xaxis.range")
+    zoomed = page.evaluate(ZOOM)
     assert zoomed[1] - zoomed[0] < 15
-    node = page.evaluate_handle("document.querySelector('.plot .main-svg')")
+    node = page.evaluate_handle("document.querySelector('.plot canvas')")
     before = page.evaluate(DRAWN)
     move_knob(page, "tdc_threshold", 0.25)
     page.wait_for_function(f"{DRAWN} > {before}")
-    assert page.evaluate("document.querySelector('.plot')._fullLayout.xaxis.range") == zoomed
+    assert page.evaluate(ZOOM) == zoomed
     assert page.evaluate("n => n.isConnected", node)
 
 
@@ -139,7 +140,7 @@ def test_presets_and_break_it(page):
 def test_a_large_recording_opens_and_answers(page):
     page.select_option(".runs-pick", "recording:large")
     page.wait_for_function("window.lab6.state.source === 'recording:large'")
-    page.wait_for_function("document.querySelector('.plot')._fullLayout.xaxis.range[1] === 49.5")
+    page.wait_for_function(f"{ZOOM}[1] === 49.5")
     before = page.evaluate(DRAWN)
     move_knob(page, "tdc_threshold", 0.3)
     page.wait_for_function(f"{DRAWN} > {before}")
@@ -163,7 +164,7 @@ def test_nothing_is_wider_than_the_page_and_targets_are_large(tab, width, query)
 def test_a_map_drawn_in_a_hidden_place_has_its_width_when_shown(tab):
     page = tab(query="?tab=compare")
     page.click("#tab-lab")
-    page.wait_for_function("document.querySelector('.plot .main-svg')?.getBoundingClientRect().width > 400")
+    page.wait_for_function("document.querySelector('.plot canvas')?.getBoundingClientRect().width > 400")
 
 
 def test_dark_mode_is_dark_everywhere(tab):
