@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 from pathlib import Path
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
+_RECORDING = _REPOSITORY / "assets" / "recordings" / "sunset-star" / "probe.parquet"
 
 
 def add_bench_parser(commands) -> None:
     """Register the command with the subparsers of `engine.cli`."""
     parser = commands.add_parser("bench", help="seconds, memory and bits of one step at real size, against peers")
-    parser.add_argument("--model", default="cogvideox-5b", help="cogvideox-5b or cogvideox-2b (random weights)")
-    parser.add_argument("--methods", nargs="+", metavar="NAME", help="default: all; see engine/bench.py")
-    parser.add_argument("--schedule", type=Path, metavar="TRACE", help="recorded run whose skips are stretched")
+    parser.add_argument("--model", default="cogvideox-5b", help="cogvideox-5b or cogvideox-2b (random weights), or a CogVideoX folder")
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="default: all, see engine/bench.py; 'none' with --errors")
+    parser.add_argument(
+        "--schedule", metavar="TRACE", default=str(_RECORDING),
+        help="recorded run whose decisions are stretched over the model; 'none': each policy decides (default: a recording of the embedded model)",
+    )  # fmt: skip
+    parser.add_argument("--skipped", type=float, default=0.38, help="share of blocks skipped, where the recording has all signals (default: 0.38)")
     parser.add_argument("--layers", type=int, help="fewer blocks than the model has, for a quick look")
-    parser.add_argument("--steps", type=int, default=12, help="steps of a run with block reuse (default: 12)")
+    parser.add_argument("--steps", type=int, default=15, help="steps of a run with block reuse (default: 15)")
     parser.add_argument("--device", default=None, help="default: cuda where there is one")
-    parser.add_argument("--out", type=Path, help="CSV to write")
+    parser.add_argument("--out", type=Path, help="CSV to write, anew after every row")
+    parser.add_argument("--append", action="store_true", help="keep rows of other methods that --out holds already")
+    parser.add_argument("--no-profile", action="store_true", help="leave out the split of the time by kind of kernel")
+    parser.add_argument("--kernels", type=Path, metavar="JSON", help="also write the longest kernels of every method")
+    parser.add_argument("--errors", action="store_true", help="also one whole forward per precision against float32 (needs 4 bytes a weight)")
+    parser.add_argument("--commit", help="what to note as the commit (default: of this repository)")
     parser.set_defaults(run=_bench)
 
 
 def _commit() -> str:
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=_REPOSITORY, capture_output=True, text=True, check=False
-    )
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=_REPOSITORY, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return "unknown"
     return found.stdout.strip() or "unknown"
 
 
@@ -33,31 +47,88 @@ def _bench(given: argparse.Namespace) -> int:
     import torch
 
     from engine import bench
-    from engine.files import write_atomic
-    from engine.trace import Trace
 
-    methods = given.methods or bench.METHODS
+    methods = [] if given.methods == ["none"] else given.methods or bench.METHODS
     unknown = [name for name in methods if name not in bench.METHODS]
     if unknown:
         raise ValueError(f"--methods has {', '.join(unknown)}; expected any of {', '.join(bench.METHODS)}.")
-    if given.model not in bench.MODELS:
-        raise ValueError(f"--model must be one of {', '.join(bench.MODELS)}, got {given.model!r}.")
+    if not bench.is_known(given.model):
+        raise ValueError(f"--model must be one of {', '.join(bench.MODELS)} or a folder, got {given.model!r}.")
     if given.steps < 4:
         raise ValueError(f"--steps must be at least 4, got {given.steps}: reuse begins at the third step.")
     device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    schedule = bench.Schedule.from_trace(Trace.load(given.schedule)) if given.schedule else None
     changes = {"layers": given.layers} if given.layers else {}
-    run = bench.Bench(given.model, device, schedule, _commit(), timed=given.steps, **changes)
-    table = bench.run(run, methods, lambda row: print(_line(row), flush=True))
-    if given.out:
-        write_atomic(given.out, table.to_csv(index=False))
+    schedule = _schedule(given, bench.block_count(given.model, given.layers))
+    made = bench.Bench(
+        given.model, device, schedule, given.commit or _commit(), timed=given.steps, profiled=not given.no_profile, **changes
+    )
+    table = _Table(given, methods)
+    bench.run(made, methods, lambda row: table.add(row, made.kernels))
+    if given.errors:
+        for method, error in made.errors().items():
+            print(f"{method:20s} one forward against float32: relative error {error:.4g}", flush=True)
+            table.error(method, error)
     return 0
 
 
+def _schedule(given: argparse.Namespace, blocks: int):
+    from engine.bench_schedule import Schedule
+    from engine.trace import Trace
+
+    if given.schedule == "none":
+        return None
+    path = Path(given.schedule)
+    trace = Trace.load(path)
+    name = f"{path.parent.name or path.stem} (embedded model)" if path.is_relative_to(_REPOSITORY) else path.name
+    if trace.meta.probe:
+        return Schedule.from_probe(trace, given.skipped, blocks, given.steps, name)
+    return Schedule.from_trace(trace, f"skips of {name}, stretched")
+
+
+class _Table:
+    """The CSV, whole after every row: what was measured before an interruption is not lost."""
+
+    def __init__(self, given: argparse.Namespace, methods):
+        import pandas as pd
+
+        self._out, self._kernels, self._rows = given.out, given.kernels, []
+        if given.append and given.out and given.out.is_file():
+            old = pd.read_csv(given.out).to_dict("records")
+            self._rows = [row for row in old if row.get("method") not in methods]
+
+    def add(self, row: dict, kernels: dict) -> None:
+        print(_line(row), flush=True)
+        self._rows.append(row)
+        self._write()
+        if self._kernels:
+            from engine.files import write_atomic
+
+            longest = {method: [one._asdict() for one in spent[:25]] for method, spent in kernels.items()}
+            write_atomic(self._kernels, json.dumps(longest, indent=1))
+
+    def error(self, method: str, error: float) -> None:
+        for row in self._rows:
+            if row["method"] == method:
+                row["forward_error"] = float(f"{error:.4g}")
+        self._write()
+
+    def _write(self) -> None:
+        if self._out:
+            import pandas as pd
+
+            from engine.bench import COLUMNS
+            from engine.files import write_atomic
+
+            write_atomic(self._out, pd.DataFrame(self._rows, columns=list(COLUMNS)).to_csv(index=False))
+
+
 def _line(row: dict) -> str:
+    wall = f" ({row['wall']:.0f} s in all)"
     if "seconds_per_step" not in row:
-        return f"{row['method']:20s} {row['notes']}"
+        return f"{row['method']:20s} {row['notes']}{wall}"
+    split = ", ".join(f"{kind[:-6]} {row[kind]:.0%}" for kind in row if kind.endswith("_share"))
     return (
         f"{row['method']:20s} {row['seconds_per_step'] * 1e3:8.1f} ms a step, {row['skipped']:.0%} skipped, "
-        f"peak {row['peak_gb']} GB, weights {row['weights_gb']} GB, {row['bits_computed']:g} bits computed"
+        f"peak {row['peak_gb']} GB, weights {row['weights_gb']} GB, cache {row['cache_gb']} GB, "
+        f"{row['bits_computed']:g} bits computed{'; ' + split if split else ''}{wall}"
     )

@@ -42,6 +42,11 @@ def applies(module, groups, kwargs, x: torch.Tensor) -> bool:
         return False
     if type(module.ff.net[0]).__name__ != "GELU" or module.ff.net[0].approximate != "tanh" or module.training:
         return False
+    # An adapter loaded after attach wraps a linear whose product would be taken without it here.
+    now = (attention.to_q, attention.to_k, attention.to_v, attention.to_out[0], module.ff.net[0].proj, module.ff.net[2])
+    packed = [member for name in _GROUPS for member in groups[name].members]
+    if len(now) != len(packed) or any(one is not other for one, other in zip(now, packed)):
+        return False
     return not any(part._forward_hooks or part._forward_pre_hooks or _shadowed(part) for part in module.modules())
 
 
@@ -69,10 +74,14 @@ def cogvideox_block(evaluation, module, groups, hidden_states, encoder_hidden_st
     )  # fmt: skip
     mixed = attend(*(part.unflatten(-1, (attention.heads, -1)).transpose(1, 2) for part in (q, k, v)))
     del qkv, q, k, v
-    update = product(evaluation, groups["out"], _quantizer(mixed.transpose(1, 2).flatten(2), groups["out"]), dtype)
+    make = _quantizer(mixed.transpose(1, 2).flatten(2), groups["out"])
     del mixed
+    update = product(evaluation, groups["out"], make, dtype)
+    del make
     text = gate_residual(text, update[:, :first], gates[0])
     video = gate_residual(video, update[:, first:], gates[1])
+    # The feed-forward is where a block needs most memory: nothing that is done with may last into it.
+    del update
 
     modulation = module.norm2.linear(module.norm2.silu(temb))
     make, gates = _modulated(module.norm2.norm, modulation, text, video, groups["up"])

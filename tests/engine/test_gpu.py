@@ -44,3 +44,41 @@ def test_outliers_decide_on_the_device_as_on_the_host():
     layers = run.trace.layers.query("precision != 'skipped'")
     purified = layers["outlier_ratio"] > policy.outlier_threshold
     assert purified.any() and (layers["purified"] == purified).all()
+
+
+@pytest.mark.parametrize("name", ["w4a8", "w4a4", "w4a16", "int8_tdc", "sixbit"])
+def test_the_fused_block_in_strips_equals_the_plain_path(name, monkeypatch):
+    from engine import fused, products
+
+    monkeypatch.setattr(products, "_strips", lambda rows, *_: [slice(a, min(a + 16, rows)) for a in range(0, rows, 16)])
+    found = {}
+    for path in ("fused", "plain"):
+        pipe = pipelines.cogvideox(dtype=torch.bfloat16).to("cuda")
+        attach(pipe)
+        with monkeypatch.context() as patch:
+            if path == "plain":
+                patch.setattr(fused, "applies", lambda *_: False)
+            with record(pipe, PRESETS[name]):
+                found[path] = pipelines.latents(pipe).float()
+    difference = (found["fused"] - found["plain"]).norm() / found["plain"].norm()
+    assert difference < (0.25 if name in ("w4a4", "sixbit") else 0.06)
+
+
+def test_model_offload_goes_on_after_attach():
+    pipe = pipelines.cogvideox(dtype=torch.bfloat16)
+    attach(pipe, PRESETS["int8_tdc"], keep="none")
+    pipe.enable_model_cpu_offload()
+    offloaded = pipelines.latents(pipe)
+    assert offloaded.isfinite().all()
+    pipe.remove_all_hooks()
+    pipe.to("cuda")
+    assert torch.allclose(pipelines.latents(pipe).float(), offloaded.float().cuda(), atol=0.05)
+
+
+def test_an_adapter_loaded_on_an_attached_pipe_counts():
+    peft = pytest.importorskip("peft")
+    pipe = pipelines.cogvideox(dtype=torch.bfloat16).to("cuda")
+    attach(pipe, PRESETS["w4a8"])
+    before = pipelines.latents(pipe)
+    pipe.transformer.add_adapter(peft.LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
+    assert not torch.equal(pipelines.latents(pipe), before)
