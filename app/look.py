@@ -25,6 +25,7 @@ from engine.settings import BREAK_IT, Policy, needs_calibration, preset_name
 from engine.trace import Trace
 
 AGREEMENT = ROOT / "assets" / "quality" / "replay_agreement.json"
+REPLAYS = 4          # kept per trace
 VIEWS = ("decision", "gamma", "drift", "outliers", "verdict")
 PRESET_ORDER = ("fp16", "w4a4", "w4a8", "sixbit", "break", "w4a16", "dmpq", "tdc", "dmpq_tdc", "int8_tdc")
 
@@ -59,13 +60,21 @@ def preset_of(policy: Policy) -> str:
 _grids: "weakref.WeakKeyDictionary[Trace, dict]" = weakref.WeakKeyDictionary()
 
 
+def views_of(trace: Trace) -> dict[str, grids.View]:
+    """The trace's (model, branch) pairs by their label, in order, found once per trace."""
+    kept = _grids.setdefault(trace, {})
+    if "views" not in kept:
+        kept["views"] = {label(view): view for view in grids.views(trace.blocks)}
+    return kept["views"]
+
+
 def grid_of(trace: Trace, which: str = "") -> grids.Grid:
     """The trace's grid for one "model · branch" (default: the first), computed once per trace."""
-    kept = _grids.setdefault(trace, {})
-    if which not in kept:
-        view = next((v for v in grids.views(trace.blocks) if label(v) == which), None)
-        kept[which] = grids.build(trace.blocks, trace.layers, view, trace.meta.steps or None)
-    return kept[which]
+    views, kept = views_of(trace), _grids.setdefault(trace, {})
+    which = which if which in views else next(iter(views), "")
+    if ("grid", which) not in kept:
+        kept["grid", which] = grids.build(trace.blocks, trace.layers, views.get(which), trace.meta.steps or None)
+    return kept["grid", which]
 
 
 def label(view: grids.View) -> str:
@@ -78,11 +87,23 @@ def drawn(source: Source, policy: Policy, rivals: dict[str, Source | None], agai
     replay of the run's own policy on the same signals (so that only the policy differs)."""
     draft = policy != source.policy
     basis = source.signals or source.trace
-    shown = replay(basis, policy, calibration_of(source)) if draft else source.trace
+    shown = replayed(basis, policy, calibration_of(source)) if draft else source.trace
     if draft and against == "draft":
         return Drawn(shown, own_replay(source), True)
     rival = rivals.get(against)
     return Drawn(shown, rival.trace if rival else None, draft)
+
+
+def replayed(basis: Trace, policy: Policy, calibration) -> Trace:
+    """`engine.replay`, keeping the last few answers: a knob's new place is asked for by the map, then by the cell."""
+    kept = _grids.setdefault(basis, {}).setdefault("replays", {})
+    found = kept.get(policy)
+    if found is None or found[1] is not calibration:
+        found = replay(basis, policy, calibration), calibration
+        for old in list(kept)[: max(0, len(kept) - REPLAYS + 1)]:
+            kept.pop(old, None)
+        kept[policy] = found
+    return found[0]
 
 
 def calibration_of(source: Source):
@@ -178,7 +199,7 @@ SHORT = ("qkv", "out", "up", "down", "self_qkv", "self_out", "cross_q", "cross_o
 
 def _map(source, pair, here, signals, change, wish, lang, note, rivals) -> dict[str, Any]:
     out = payload(here, change, wish.view, lang, signals=signals, threshold=wish.policy.error_threshold)
-    pairs = [label(v) for v in grids.views(pair.shown.blocks)]
+    pairs = list(views_of(pair.shown))
     if wish.view == "verdict" and not np.isfinite(signals.error_nvfp4).any():
         note = plain(lang, "lab.verdict.none")
     return {**out, "versus": ["draft", *[k for k, s in rivals.items() if s is not None]], "against": wish.against,

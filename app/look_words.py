@@ -9,7 +9,7 @@ import numpy as np
 
 from app.figures import grid as grids
 from app.i18n import plain
-from app.look import grid_of, label
+from app.look import grid_of, views_of
 from engine import cost
 from engine.settings import Policy
 from engine.trace import Trace
@@ -112,7 +112,7 @@ class Totals(NamedTuple):
 
 def totals(trace: Trace) -> Totals:
     """Average bits (skipped as 0, and computed only) and shares over all branches of a trace; NaN for an empty one."""
-    return count([grid_of(trace, label(view)) for view in grids.views(trace.blocks)])
+    return count([grid_of(trace, which) for which in views_of(trace)])
 
 
 def count(drawn: list[grids.Grid]) -> Totals:
@@ -144,8 +144,8 @@ def brief(grid: grids.Grid, lang: str) -> list[dict[str, Any]]:
 def estimate_seconds(trace: Trace, speeds: cost.Speeds) -> float:
     """`engine.cost.estimate_seconds`, from the grids; NaN where a cell's cost was never measured."""
     total = 0.0
-    for view in grids.views(trace.blocks):
-        grid = grid_of(trace, label(view))
+    for which, view in views_of(trace).items():
+        grid = grid_of(trace, which)
         weight = np.where(np.isfinite(grid.macs) & (grid.macs > 0), grid.macs, 1.0)
         weight = np.where(grid.decision == grids.NOTHING, 0.0, weight)
         whole = np.maximum(weight.sum(axis=2), 1e-300)

@@ -18,6 +18,7 @@ COLOURS = [palette.CLEAR, palette.SKIPPED, palette.NVFP4, palette.INT8, palette.
            palette.UNKNOWN]
 VERDICTS = [palette.CLEAR, palette.SKIPPED, palette.RIGHT, palette.WASTE, palette.MISS, palette.LINE]
 NO_VERDICT, V_SKIPPED, V_RIGHT, V_WASTE, V_MISS, V_FORCED = range(6)
+NO_BITS = 20     # of a cell without data, on the scale of 0 to 16 bits
 GAP = 0.045      # half the white between two cells, in cells
 
 
@@ -145,16 +146,19 @@ def _flat(z: np.ndarray, colours: list[str], x: dict, y: dict) -> dict:
 
 
 def _coarse_fill(grid: Grid) -> dict:
-    """One fill per cell: mean bits from yellow (4) over blue (8) to dark (16); skipped cells stay pale."""
+    """One fill per cell: mean bits from yellow (4) over blue (8) to dark (16); skipped cells stay pale.
+
+    In quarters of a bit, finer than the eye sees: a byte a cell is a quarter of the wire that floats would take.
+    """
     bits = block_bits(grid)
     stock = (grid.decision == 5).all(axis=2) & (grid.decision.size > 0)
-    bits = np.where(grid.skipped, 0.0, bits)
-    scale = [[0, palette.SKIPPED], [0.2, palette.SKIPPED], [0.2, palette.NVFP4], [0.25, palette.NVFP4],
-             [0.5, palette.INT8], [0.6, palette.INT8], [1, palette.W4A16]]
-    bits = np.where(stock, 16.0, bits)
-    return {"type": "heatmap", "z": spec.typed(mosaic(bits[:, :, None].astype(np.float32), np.nan)),
-            "x": edges(grid.steps, 1), "y": edges(len(grid.blocks), 1), "zmin": 0, "zmax": 16,
-            "colorscale": scale, "showscale": False, "hoverinfo": "none"}
+    bits = np.where(stock, 16.0, np.where(grid.skipped, 0.0, bits))
+    quarters = np.where(np.isnan(bits), 4 * NO_BITS, np.round(4 * bits)).astype(np.uint8)
+    stops = [(0, palette.SKIPPED), (3, palette.SKIPPED), (3, palette.NVFP4), (4, palette.NVFP4), (8, palette.INT8),
+             (10, palette.INT8), (16, palette.W4A16), (17, palette.W4A16), (17, palette.CLEAR), (NO_BITS, palette.CLEAR)]
+    return {"type": "heatmap", "z": spec.typed(mosaic(quarters[:, :, None], np.uint8(4 * NO_BITS))),
+            "x": edges(grid.steps, 1), "y": edges(len(grid.blocks), 1), "zmin": 0, "zmax": 4 * NO_BITS,
+            "colorscale": [[at / NO_BITS, colour] for at, colour in stops], "showscale": False, "hoverinfo": "none"}
 
 
 def _purified_marks(grid: Grid) -> dict:
