@@ -1,4 +1,4 @@
-"""Writes the quality lab's tables: `theory_*.parquet`, the sensitivity maps, the calibration, the summaries."""
+"""Writes the quality lab's tables: `theory_*.parquet`, the sensitivity maps, the calibration, the summaries, the plot."""
 
 import json
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from engine import agreement, lab_tasks, methods, recommend, standing, theory
+from engine import agreement, frontier_plot, lab_tasks, methods, recommend, standing, theory
 from engine.calibrate import FILE_NAME, fit
 from engine.files import write_atomic
 from engine.settings import Policy
@@ -37,6 +37,7 @@ def write(probes: Sequence[Trace], out: Path, rows_path: Path | None = None) -> 
     _save(effects(everything), out / "theory_settings.parquet")
     _save(standing.standing(rows), out / "standing.parquet")
     write_atomic(out / "recommended.json", json.dumps(advice(lines), indent=1))
+    write_atomic(out / "frontier.svg", frontier_plot.draw(rows))
     agreed = rows_path.with_name("replay_agreement.parquet")
     if agreed.exists():
         found = agreement.band(lab_tasks.both_sources(pd.read_parquet(agreed)))

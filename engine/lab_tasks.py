@@ -89,7 +89,8 @@ def _agree(bench, task: Task) -> dict:
 def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Merged rows of a sweep → the tables to publish: frontier, defaults, replay_agreement, timing (if not empty).
 
-    `frontier` has the swept methods and the extensions; `defaults` the single changes. `target_bits` becomes the
+    `frontier` has the swept methods and the extensions, on the prompts that all of them were run on; `defaults` the
+    single changes. `target_bits` becomes the
     error threshold that it was answered with. Times that were taken alone replace those that were taken beside other
     processes: `seconds` then is the median of the timing runs of that (method, setting), on the machine named in
     `seconds_device`, and `seconds_shared` what the run itself took. Without timing runs, shards have no `seconds`.
@@ -116,8 +117,17 @@ def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         if "error_threshold" in main:
             main["setting"] = [_answered(*cells) for cells in zip(main["setting"], main["error_threshold"])]
         shown = pd.Series(published, index=main.index)
-        tables.update(frontier=main[shown], defaults=main[~shown])
+        tables.update(frontier=_whole(main[shown]), defaults=main[~shown])
     return {name: table.reset_index(drop=True) for name, table in tables.items() if len(table)}
+
+
+def _whole(rows: pd.DataFrame) -> pd.DataFrame:
+    """Without the prompts at which a sweep was cut short: settings run on most prompts are run on all that stay."""
+    names = rows["method"] + " " + rows["setting"]
+    counts = names.value_counts()
+    expected = names.isin(counts.index[counts > counts.max() / 2])
+    each = expected.groupby([rows["prompt"], rows["seed"]]).transform("sum")
+    return rows[each == each.max()]
 
 
 def _tidy(rows: pd.DataFrame) -> pd.DataFrame:

@@ -75,7 +75,7 @@ FRONTIER: Grid = {
     "int8_tdc": _REUSE,
     "w4a8_first_block_cache": tuple({"threshold": value} for value in (0.05, 0.12, 0.20)),
     "dmpq": tuple({"error_threshold": value} for value in (0.08, ERROR, 0.11)),
-    "dmpq_tdc": _DYNAMIC_REUSE,
+    "dmpq_tdc": (_DYNAMIC_REUSE[1],),
     "sixbit": _DYNAMIC_REUSE,
     "static_mix": ({"target_bits": 6.0},),
     "static_sensitive": ({"target_bits": 6.0},),
@@ -84,10 +84,9 @@ FRONTIER: Grid = {
 EXTENDED: Grid = {
     "tdc_extrapolated": _AHEAD,
     "int8_tdc_extrapolated": _AHEAD,
-    "sixbit_lean": tuple({**_LEAN, **values} for values in _DYNAMIC_REUSE[:2]),
+    "sixbit_lean": ({**_LEAN, **_DYNAMIC_REUSE[1]},),
     "sixbit_extended": tuple({"error_threshold": ERROR, **values} for values in _AHEAD),
-    "dmpq_sensitive": ({"target_bits": 5.0}, {"target_bits": 6.0}),
-    "dmpq_weighted": ({"target_bits": 6.0},),
+    "dmpq_sensitive": ({"target_bits": 6.0},),
 }
 
 BRIEF: Grid = {
@@ -111,6 +110,7 @@ BRIEF: Grid = {
 """The part of `FRONTIER` to run first where time is short."""
 
 DEFAULTS: Grid = {
+    "dmpq_tdc": (_DYNAMIC_REUSE[0], _DYNAMIC_REUSE[2]),
     "int8_tdc": (
         *({"gap": gap, **values} for gap in ("linear", "none") for values in _REUSE[:2]),
         *({"warmup_steps": value, **_REUSE[1]} for value in (2, 5)),
@@ -132,6 +132,8 @@ DEFAULTS: Grid = {
 }
 
 FINE: Grid = {
+    "dmpq_weighted": ({"target_bits": 6.0},),
+    "dmpq_sensitive": ({"target_bits": 5.0},),
     "tdc": ({"tdc_threshold": 0.06}, {"tdc_threshold": 0.40}),
     "int8_tdc": ({"tdc_threshold": 0.06}, {"tdc_threshold": 0.40}),
     "first_block_cache": ({"threshold": 0.08}, {"threshold": 0.30}),

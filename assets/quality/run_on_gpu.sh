@@ -2,7 +2,7 @@
 # The published quality tables on one machine with CUDA cards, all parts at once:
 #   OUT=results bash assets/quality/run_on_gpu.sh
 # Per card PER_GPU processes share the sweep by prompt (plain time slicing); RECORDERS more record the probe traces that
-# the calibrated methods wait for, the first of them the layers' sensitivity too. SWEEP seconds after its start no shard
+# the calibrated methods wait for, the first of them the layers' sensitivity too; one tunes a policy. SWEEP seconds after its start no shard
 # begins a new run. Then every setting is timed alone, TIMING seconds long: on the first card, and on the CPU with one
 # thread per process. Every 20 s all that is there is packed into $OUT, so that a kill at any time loses nothing; unpacked
 # into the folder RESUME, the same command goes on where it stopped.
@@ -20,7 +20,7 @@ engine() { # name, seconds after which it is ended, arguments
 pack() { # an archive is whole or not there
   tar czf "$work/.$1.part" -C "$work" "${@:2}" 2>/dev/null; mv "$work/.$1.part" "$OUT/$1"
 }
-snapshot() { pack results.tgz $(cd "$work" && ls | grep -E '\.(parquet|json|jsonl|log)$'); pack probes.tgz probes; }
+snapshot() { pack results.tgz $(cd "$work" && ls | grep -E '\.(parquet|json|jsonl|log|svg)$'); pack probes.tgz probes; }
 shared=(--out "$work/frontier.parquet" --probes "$work/probes" --probe-count "$PROBES" --prompts "$PROMPTS")
 grids=(--grid frontier extended defaults agreement fine --first "$FIRST" --tuning-prompts "$TUNING" --policies "$POLICIES")
 (while sleep 20; do snapshot; done) & snapshots=$!
@@ -28,6 +28,7 @@ jobs=()
 for ((i = 0; i < RECORDERS; i++)); do
   CUDA_VISIBLE_DEVICES=$((i % cards)) engine "probe$i" "$SWEEP" theory --device "$DEVICE" --out "$work" --record "$PROBES" --shard "$i/$RECORDERS" --layers $((i == 0 ? LAYERS : 0)) & jobs+=($!)
 done
+engine tune $((SWEEP - 10)) tune --device "$DEVICE" --prompts 3 --keep-quality 0.98 --out "$work/tuned.json" & jobs+=($!)
 shards=$((PER_GPU * cards))
 for ((i = 0; i < shards; i++)); do
   CUDA_VISIBLE_DEVICES=$((i % cards)) engine "sweep$i" $((SWEEP + 25)) frontier --device "$DEVICE" "${grids[@]}" "${shared[@]}" --budget "$SWEEP" --shard "$i/$shards" ${METHODS:+--methods $METHODS} & jobs+=($!)

@@ -92,7 +92,7 @@ def test_times_taken_alone_replace_shared_ones():
         "method": ["w4a8", "static_mix", "timing@cpu:w4a8", "timing@cuda:w4a8", "timing@cuda:w4a8"],
         "setting": ["{}", '{"target_bits":6.0}', "{}", "{}", "{}"], "seconds": [9.0, 8.0, 50.0, 2.0, 4.0],
         "psnr": [30.0, 31.0, *[math.nan] * 3], "device": ["cuda", "cuda", "cpu", "cuda", "cuda"], "key": list("abcde"),
-        "error_threshold": [math.nan, 0.09, *[math.nan] * 3],
+        "error_threshold": [math.nan, 0.09, *[math.nan] * 3], "prompt": "p", "seed": 0,
     })  # fmt: skip
     tables = lab_tasks.split(rows)
     assert list(tables) == ["timing", "frontier"] and len(tables["timing"]) == 3
@@ -106,10 +106,22 @@ def test_single_changes_are_published_apart():
     rows = pd.DataFrame({
         "method": ["sixbit", "sixbit", "dmpq_weighted"],  # a swept setting, a single change, an extension
         "setting": [swept, sweep.setting(gap="none", tdc_threshold=0.1), '{"target_bits":6.0}'],
-        "psnr": 30.0, "error_threshold": 0.12, "key": list("abc"), "seconds": 1.0,
+        "psnr": 30.0, "error_threshold": 0.12, "key": list("abc"), "seconds": 1.0, "prompt": "p", "seed": 0,
     })  # fmt: skip
     tables = lab_tasks.split(rows)
     assert (len(tables["frontier"]), len(tables["defaults"])) == (2, 1)
+
+
+def test_a_prompt_at_which_a_sweep_was_cut_short_is_left_out():
+    def runs(method, values, prompts):
+        text = sweep.setting(**values)
+        return [{"method": method, "setting": text, "prompt": f"p{n}", "seed": n, "psnr": 30.0, "error_threshold": math.nan,
+                 "key": f"{method}{text}{n}", "seconds": 1.0} for n in prompts]  # fmt: skip
+
+    fine = methods.FINE["tdc"][0]
+    rows = pd.DataFrame(runs("fp16", {}, range(6)) + runs("w4a8", {}, range(5)) + runs("tdc", fine, range(2)))
+    table = lab_tasks.split(rows)["frontier"]
+    assert table["method"].value_counts().to_dict() == {"fp16": 5, "w4a8": 5, "tdc": 2}
 
 
 def test_a_first_block_cache_on_packed_weights_that_never_fires_is_our_w4a8(bench):
@@ -139,7 +151,7 @@ def test_the_order_is_fair_wherever_it_is_cut():
 def test_seconds_of_shards_that_shared_a_machine_are_not_published():
     rows = pd.DataFrame({
         "method": "w4a8", "setting": "{}", "psnr": 30.0, "error_threshold": math.nan, "key": list("ab"),
-        "seconds": [9.0, 2.0], "processes": [8, 1],
+        "seconds": [9.0, 2.0], "processes": [8, 1], "prompt": ["p", "q"], "seed": 0,
     })  # fmt: skip
     table = lab_tasks.split(rows)["frontier"]
     assert math.isnan(table["seconds"].iloc[0]) and table["seconds"].iloc[1] == 2.0
