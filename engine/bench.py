@@ -91,8 +91,13 @@ class Bench:
         outputs["stock"] = _forward_once(stock, inputs)
         stock.transformer.float()
         widened = {name: _widened(value) for name, value in inputs.items()}
-        with torch.no_grad():
-            exact = stock.transformer(**widened)[0].double()
+        # PyTorch lets cuDNN's convolutions round float32 to TF32 unless told otherwise.
+        rounded, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
+        try:
+            with torch.no_grad():
+                exact = stock.transformer(**widened)[0].double()
+        finally:
+            torch.backends.cudnn.allow_tf32 = rounded
         del stock
         self._clear()
         pipe, _ = self._attached()
