@@ -109,6 +109,8 @@ def main() -> None:
     parser.add_argument("--no-graph", action="store_true")
     parser.add_argument("--refine", action="store_true",
                         help="go on from trained weights with a frozen encoder: the latents stay as they are")
+    parser.add_argument("--turning", type=float, default=0.0, help="share of objects that are made to spin or swing: "
+                        "fast rotation is what four frames to a latent blur most")
     parser.add_argument("--save-every", type=int, default=3000)
     parser.add_argument("--eval", type=int, default=256, help="held-out clips")
     parser.add_argument("--seed", type=int, default=0)
@@ -137,7 +139,7 @@ def main() -> None:
     torch.manual_seed(args.seed + 1 + machine.rank + 100 * start + 50_000 * args.refine)
     step = Step(FastVAE(vae, machine.dtype, args.stacked, compiled=cuda), machine, args.refine)
     captured = Captured(step, optimizer, cuda and not args.no_graph)
-    feed = SceneFeed(machine, args.seed + 20 * args.refine, args.batch, start)
+    feed = SceneFeed(machine, args.seed + 20 * args.refine, args.batch, start, turning=args.turning)
     machine.log(f"autoencoder: {sum(p.numel() for _, p in named) / 1e6:.2f} M parameters to learn, {machine.world} x "
                 f"{args.batch} clips a step, steps {start} to {args.steps}")
 

@@ -119,14 +119,24 @@ def _layout(scenes: Scenes, gen: torch.Generator) -> None:
 
 
 def sample(count: int, gen: torch.Generator, scenic: float = 0.55, two_plain: float = 0.42,
-           two_scenic: float = 0.30) -> Scenes:
-    """Random scenes on the CPU, without the held-out combinations. The fractions are probabilities."""
+           two_scenic: float = 0.30, turning: float = 0.0) -> Scenes:
+    """Random scenes on the CPU, without the held-out combinations. The fractions are probabilities; turning is that of
+    an object whose motion is drawn again from those that turn."""
     room = torch.rand(count, generator=gen) < scenic
     place = torch.randint(4, (count,), generator=gen)
     two = torch.rand(count, generator=gen) < torch.where(room, two_scenic, two_plain)
     draw_ids = lambda n, *shape: torch.randint(n, shape, generator=gen)
+    turns = _TURNS.nonzero().flatten()
+
+    def motions(m):
+        found = draw_ids(len(V.MOTIONS), m, 2)
+        if not turning:
+            return found
+        again = torch.rand(m, 2, generator=gen) < turning
+        return torch.where(again, turns[draw_ids(len(turns), m, 2)], found)
+
     fields_of = lambda m: (draw_ids(len(_SIZES), m, 2), draw_ids(len(_COLOURS), m, 2),
-                           draw_ids(len(V.SHAPES), m, 2), draw_ids(len(V.MOTIONS), m, 2))
+                           draw_ids(len(V.SHAPES), m, 2), motions(m))
     size, colour, shape, motion = fields_of(count)
     while True:
         held = V.held_out_code(size, colour, shape, motion, place[:, None])
