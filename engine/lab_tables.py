@@ -31,7 +31,7 @@ def write(probes: Sequence[Trace], out: Path, rows_path: Path | None = None) -> 
     fit(probes, str(rows["model"].iloc[0])).save(out / FILE_NAME)
     single = rows_path.with_name("defaults.parquet")
     everything = pd.concat([rows, pd.read_parquet(single)], ignore_index=True) if single.exists() else rows
-    _save(theory.reuse_gain(rows), out / "theory_reuse.parquet")
+    _save(theory.reuse_gain(everything), out / "theory_reuse.parquet")
     lines = recommend.table(everything)
     _save(lines, out / "summary.parquet")
     _save(effects(everything), out / "theory_settings.parquet")

@@ -27,7 +27,7 @@ from engine.sweep import Task, setting
 
 Grid = Mapping[str, tuple[dict, ...]]
 
-REUSE = (0.12, 0.18, 0.26)
+REUSE = (0.08, 0.12, 0.18)
 ERROR = 0.092
 """The error threshold of the dynamic methods while reuse is swept: about 6 bits where computed on the embedded model."""
 
@@ -74,8 +74,8 @@ FRONTIER: Grid = {
     "w4a4": ({},),
     "int8_tdc": _REUSE,
     "w4a8_first_block_cache": tuple({"threshold": value} for value in (0.05, 0.12, 0.20)),
-    "dmpq": tuple({"error_threshold": value} for value in (0.08, ERROR, 0.11)),
-    "dmpq_tdc": (_DYNAMIC_REUSE[1],),
+    "dmpq": tuple({"error_threshold": value} for value in (0.085, ERROR, 0.097)),
+    "dmpq_tdc": (_DYNAMIC_REUSE[2],),
     "sixbit": _DYNAMIC_REUSE,
     "static_mix": ({"target_bits": 6.0},),
     "static_sensitive": ({"target_bits": 6.0},),
@@ -84,7 +84,7 @@ FRONTIER: Grid = {
 EXTENDED: Grid = {
     "tdc_extrapolated": _AHEAD,
     "int8_tdc_extrapolated": _AHEAD,
-    "sixbit_lean": ({**_LEAN, **_DYNAMIC_REUSE[1]},),
+    "sixbit_lean": ({**_LEAN, **_DYNAMIC_REUSE[2]},),
     "sixbit_extended": tuple({"error_threshold": ERROR, **values} for values in _AHEAD),
     "dmpq_sensitive": ({"target_bits": 6.0},),
 }
@@ -93,32 +93,32 @@ BRIEF: Grid = {
     "fp16": ({},),
     "w4a8": ({},),
     "w4a4": ({},),
-    "sixbit": (_DYNAMIC_REUSE[1],),
-    "int8_tdc": (_REUSE[1],),
+    "sixbit": (_DYNAMIC_REUSE[2],),
+    "int8_tdc": (_REUSE[2],),
     "first_block_cache": tuple({"threshold": value} for value in (0.05, 0.20)),
     "w4a8_first_block_cache": ({"threshold": 0.12},),
-    "tdc": (_REUSE[1],),
+    "tdc": (_REUSE[2],),
     "dmpq": ({"error_threshold": ERROR},),
     "taylorseer": ({"interval": 2},),
     "mag_cache": ({"threshold": 0.06},),
     "smoothquant_w8a8": ({},),
     "static_mix": ({"target_bits": 6.0},),
-    "dmpq_tdc": (_DYNAMIC_REUSE[1],),
+    "dmpq_tdc": (_DYNAMIC_REUSE[2],),
     "pyramid_attention_broadcast": ({"skip_range": 2},),
     "w4a16": ({},),
 }
 """The part of `FRONTIER` to run first where time is short."""
 
 DEFAULTS: Grid = {
-    "dmpq_tdc": (_DYNAMIC_REUSE[0], _DYNAMIC_REUSE[2]),
+    "dmpq_tdc": _DYNAMIC_REUSE[:2],
     "int8_tdc": (
-        *({"gap": gap, **values} for gap in ("linear", "none") for values in _REUSE[:2]),
-        *({"warmup_steps": value, **_REUSE[1]} for value in (2, 5)),
-        *({"protect_last": value, **_REUSE[1]} for value in (0, 2)),
-        *({"max_skips": value, **_REUSE[1]} for value in (1, 3)),
+        *({"gap": gap, **values} for gap in ("linear", "none") for values in _REUSE[1:]),
+        *({"warmup_steps": value, **_REUSE[2]} for value in (2, 5)),
+        *({"protect_last": value, **_REUSE[2]} for value in (0, 2)),
+        *({"max_skips": value, **_REUSE[2]} for value in (1, 3)),
     ),
     "sixbit": tuple(
-        {**_DYNAMIC_REUSE[1], **change}
+        {**_DYNAMIC_REUSE[2], **change}
         for change in (
             {"resume": "last_gamma"},
             {"outlier_threshold": 60.0},
@@ -134,16 +134,16 @@ DEFAULTS: Grid = {
 FINE: Grid = {
     "dmpq_weighted": ({"target_bits": 6.0},),
     "dmpq_sensitive": ({"target_bits": 5.0},),
-    "tdc": ({"tdc_threshold": 0.06}, {"tdc_threshold": 0.40}),
-    "int8_tdc": ({"tdc_threshold": 0.06}, {"tdc_threshold": 0.40}),
+    "tdc": ({"tdc_threshold": 0.05}, {"tdc_threshold": 0.26}),
+    "int8_tdc": ({"tdc_threshold": 0.05}, {"tdc_threshold": 0.26}),
     "first_block_cache": ({"threshold": 0.08}, {"threshold": 0.30}),
     "w4a8_first_block_cache": ({"threshold": 0.08}, {"threshold": 0.30}),
-    "sixbit": ({"error_threshold": ERROR, "tdc_threshold": 0.06},),
-    "dmpq": ({"error_threshold": 0.10}, {"error_threshold": 0.13}),
+    "sixbit": ({"error_threshold": ERROR, "tdc_threshold": 0.26},),
+    "dmpq": ({"error_threshold": 0.075}, {"error_threshold": 0.11}),
     "taylorseer": ({"interval": 4},),
     "mag_cache": ({"threshold": 0.03}, {"threshold": 0.24}),
     "pyramid_attention_broadcast": ({"skip_range": 3},),
-    "tdc_extrapolated": tuple({"extrapolation": value, **_REUSE[1]} for value in (0.6, 1.0)),
+    "tdc_extrapolated": tuple({"extrapolation": value, **_REUSE[2]} for value in (0.6, 1.0)),
 }
 
 GRIDS: Mapping[str, Grid] = {

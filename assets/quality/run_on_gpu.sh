@@ -9,7 +9,7 @@
 set -u
 : "${OUT:?where the results go}" "${MODEL:=assets/tiny}" "${PROMPTS:=72}" "${STEPS:=30}" "${SWEEP:=260}" "${PER_GPU:=12}"
 : "${DEVICE:=cuda}" "${PROBES:=8}" "${RECORDERS:=4}" "${POLICIES:=48}" "${CPU_TIMERS:=14}" "${TIMING:=60}" "${LAYERS:=6}"
-: "${FIRST:=24}" "${TUNING:=24}" "${RESUME:=}" "${METHODS:=}"
+: "${FIRST:=24}" "${TUNING:=12}" "${RESUME:=}" "${METHODS:=}"
 export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 cards=$(nvidia-smi -L 2>/dev/null | wc -l); [ "$cards" -gt 0 ] || cards=1
 work=${RESUME:-$(mktemp -d)}; mkdir -p "$OUT" "$work/probes"; began=$SECONDS
