@@ -93,7 +93,7 @@ class _Table:
 
         self._out, self._kernels, self._rows = given.out, given.kernels, []
         if given.append and given.out and given.out.is_file():
-            old = pd.read_csv(given.out).to_dict("records")
+            old = pd.read_csv(given.out, dtype={"commit": str}).to_dict("records")
             self._rows = [row for row in old if row.get("method") not in methods]
 
     def add(self, row: dict, kernels: dict) -> None:

@@ -227,6 +227,7 @@ class _Worker:
                 raise
 
     def _call(self, run, device) -> None:
+        from engine.decode import retried_in_tiles
         from engine.latents import CleanSpy, Preview
 
         request, spy = self._request, CleanSpy(self.pipe.scheduler)
@@ -253,7 +254,8 @@ class _Worker:
         arguments = call_arguments(self.pipe, request)
         self.pipe.set_progress_bar_config(disable=True)
         try:
-            output = self.pipe(**arguments, output_type="np", callback_on_step_end=on_end).frames[0]
+            with retried_in_tiles(getattr(self.pipe, "vae", None)):
+                output = self.pipe(**arguments, output_type="np", callback_on_step_end=on_end).frames[0]
         finally:
             spy.forget()
         _finish_device(device)
