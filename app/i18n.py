@@ -69,6 +69,12 @@ def plain(lang: str, key: str, **values: Any) -> str:
     return _fill(lang, key, {k: str(v) for k, v in values.items()})
 
 
+def said(lang: str, sentence: str) -> str:
+    """A warning of the engine in `lang`, by its key; one that this page has no words for stays as it is."""
+    key = f"lab.notice.{getattr(sentence, 'key', '')}"
+    return plain(lang, key, **sentence.values) if key in texts()[resolve(lang)] else str(sentence)
+
+
 def catalogue(lang: str, prefix: str = "") -> dict[str, str]:
     """The raw templates whose keys start with `prefix`, for a component that runs in the browser."""
     return {k: v for k, v in texts()[resolve(lang)].items() if k.startswith(prefix)}

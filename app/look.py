@@ -17,11 +17,11 @@ from app.figures import decision_map as maps
 from app.figures import grid as grids
 from app.figures import palette
 from app.figures.knob_histogram import knobs as histograms
-from app.i18n import plain
+from app.i18n import plain, said
 from app.session import Source
 from app.settings import ROOT
 from engine.replay import replay
-from engine.settings import BREAK_IT, Policy, needs_calibration, preset_name
+from engine.settings import BREAK_IT, Policy, needs_calibration, preset_name, warnings
 from engine.trace import Trace
 
 AGREEMENT = ROOT / "assets" / "quality" / "replay_agreement.json"
@@ -171,7 +171,7 @@ def payload(grid: grids.Grid, change: maps.Changes | None, view: str, lang: str,
                            ["common.skipped", palette.SKIPPED, "fill"]]
     else:
         values = {"gamma": source.gamma, "drift": source.drift, "outliers": source.outlier}[view]
-        figure = maps.signal_map(grid, values, change, titles)
+        figure = maps.signal_map(grid, values, change, titles, reach=90 if view == "drift" else 98)
         top = figure.pop("top")
         extra["scale"] = f"{top:.0f} ×" if view == "outliers" else f"{100 * top:.0f} %"
         extra["legend"] = [["lab.legend.unseen", palette.SKIPPED, "fill"]] if not np.isfinite(values).all() else []
@@ -199,6 +199,7 @@ SHORT = ("qkv", "out", "up", "down", "self_qkv", "self_out", "cross_q", "cross_o
 
 def _map(source, pair, here, signals, change, wish, lang, note, rivals) -> dict[str, Any]:
     out = payload(here, change, wish.view, lang, signals=signals, threshold=wish.policy.error_threshold)
+    note = note or plain(lang, f"lab.view.{wish.view}.what")
     pairs = list(views_of(pair.shown))
     if wish.view == "verdict" and not np.isfinite(signals.error_nvfp4).any():
         note = plain(lang, "lab.verdict.none")
@@ -255,23 +256,23 @@ def agreement(lang: str) -> str:
     """The measured agreement of estimates with real re-runs, or nothing where it was not measured."""
     try:
         found = json.loads(AGREEMENT.read_text(encoding="utf-8"))
-        said = plain(lang, "lab.replay.measured", runs=int(found["runs"]), low=round(100 * found["skip_low"]),
+        measured = plain(lang, "lab.replay.measured", runs=int(found["runs"]), low=round(100 * found["skip_low"]),
                      high=round(100 * found["skip_high"]))
-        errors = found.get("probe", {}).get("bits_error")
-        return f'{said} {plain(lang, "lab.replay.bits", bits=f"{errors[1]:.1f}")}' if errors else said
+        more = found.get("probe", {})
+        if not more.get("bits_error") or not more.get("skipped_error"):
+            return measured
+        errors = {"bits": f"{more['bits_error'][1]:.1f}", "share": round(100 * more["skipped_error"][1])}
+        return f'{measured} {plain(lang, "lab.replay.bits", **errors)}'
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
 
 def _warning(policy: Policy, source: Source, lang: str) -> str:
+    """What the engine would warn of if this policy were run, but for what the knobs themselves say."""
     if needs_calibration(policy) and calibration_of(source) is None:
-        return plain(lang, "lab.warn.uncalibrated")
+        return plain(lang, "lab.notice.uncalibrated")
     steps = source.trace.meta.steps
-    if policy.tdc and policy.tuned_steps not in (None, steps):
-        return plain(lang, "lab.warn.steps", tuned=policy.tuned_steps, steps=steps)
-    if policy.tdc and policy.warmup_steps < Policy.warmup_steps:
-        return plain(lang, "lab.warn.warmup", given=policy.warmup_steps, least=Policy.warmup_steps)
-    return ""
+    return " ".join(said(lang, warned) for warned in warnings(policy, steps) if not warned.key.startswith("alarm_"))
 
 
 def _b64(array: np.ndarray) -> str:

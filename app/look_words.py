@@ -10,6 +10,7 @@ import numpy as np
 from app.figures import grid as grids
 from app.i18n import plain
 from app.look import grid_of, views_of
+from app.machine import spoken
 from engine import cost
 from engine.settings import Policy
 from engine.trace import Trace
@@ -62,7 +63,8 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
     add("predictor", share(now.predictor), share(was.predictor) if was else None)
     faster = speed(source, pair)
     if faster:
-        add("faster_estimate" if pair.draft else "faster", f"{faster:.2f}×")
+        measured = f"{source.seconds['reference'] / source.seconds['run']:.2f}×"
+        add("faster_estimate" if pair.draft else "faster", f"{faster:.2f}×", measured if pair.draft else None)
     memory = source.trace.meta.memory
     if memory.get("originals") and memory.get("packed"):
         add("weights", f"{size(memory['originals'])} → {size(memory['packed'])}")
@@ -78,7 +80,7 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
     elif pair.draft:
         note = plain(lang, "lab.net.draft_note")
     elif source.machine:
-        note = plain(lang, "lab.net.measured", machine=source.machine)
+        note = plain(lang, "lab.net.measured", machine=spoken(source.machine, lang))
     return {"figures": rows, "note": note}
 
 

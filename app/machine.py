@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
+
+from app.i18n import plain
 
 
 def cores() -> int:
@@ -24,6 +27,12 @@ def chip(zero_gpu: bool = False) -> dict[str, Any]:
         return {"machine": "cpu", "machine_values": {"cores": cores()}}
     native = torch.cuda.get_device_capability()[0] >= 10
     return {"machine": "cuda_native" if native else "cuda", "machine_values": {"name": torch.cuda.get_device_name()}}
+
+
+def spoken(described: str, lang: str) -> str:
+    """What `describe` said, here or where a recording was made, in the page's language; a GPU's name stays."""
+    found = re.fullmatch(r"(\d+)-core CPU", described)
+    return plain(lang, "lab.machine.cores", cores=found[1]) if found else described
 
 
 def describe() -> str:

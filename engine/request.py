@@ -16,6 +16,7 @@ from typing import Any
 
 from engine import vocabulary
 from engine.files import shown
+from engine.notice import Notice, notice
 from engine.settings import Policy, needs_calibration
 from engine.settings import warnings as policy_warnings
 
@@ -65,14 +66,15 @@ def check(
     height, width, frames = _check_size(pipe, accepted, height, width, frames, inputs)
     said = list(policy_warnings(policy, steps))
     if negative_prompt and guidance <= 1:
-        said.append(f"The negative prompt does nothing at guidance {guidance:g}; it takes effect above 1.")
+        said.append(notice("negative_idle", "The negative prompt does nothing at guidance {guidance}; it takes effect "
+                           "above 1.", guidance=f"{guidance:g}"))
     if needs_calibration(policy):
         said += _calibration_warnings(calibration or owner.calibration, steps)
     if embedded and (frames, height, width) != (vocabulary.FRAMES, vocabulary.SIZE, vocabulary.SIZE):
-        said.append(
-            f"This model was trained on {vocabulary.FRAMES} frames of {vocabulary.SIZE}×{vocabulary.SIZE}; "
-            f"at {frames} frames of {height}×{width} it may look wrong."
-        )
+        said.append(notice(
+            "other_size", "This model was trained on {trained} frames of {size}×{size}; at {frames} frames of "
+            "{height}×{width} it may look wrong.",
+            trained=vocabulary.FRAMES, size=vocabulary.SIZE, frames=frames, height=height, width=width))
     return Request(
         prompt, negative_prompt, policy, steps, guidance, seed, height, width, frames, frame_rate(pipe), tuple(said), inputs
     )
@@ -209,14 +211,13 @@ def _side(name: str, value, multiple: int) -> int:
     return int(value)
 
 
-def _calibration_warnings(calibration, steps: int) -> list[str]:
+def _calibration_warnings(calibration, steps: int) -> list[Notice]:
     if calibration is None:
-        return [
-            "This model is not calibrated, so every dynamic layer takes INT8; run `python -m engine calibrate`, or once "
-            "with probe=True, first."
-        ]
+        return [notice(
+            "uncalibrated", "This model is not calibrated, so every dynamic layer takes INT8; run "
+            "`python -m engine calibrate`, or once with probe=True, first.")]
     if calibration.steps != steps:
-        return [
-            f"The predictor was calibrated at {calibration.steps} steps; at {steps} steps its errors are less certain."
-        ]
+        return [notice(
+            "calibrated_steps", "The predictor was calibrated at {calibrated} steps; at {steps} steps its errors are "
+            "less certain.", calibrated=calibration.steps, steps=steps)]
     return []

@@ -12,6 +12,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from engine.files import known_fields, parse_object, read_text, shown, write_atomic
+from engine.notice import Notice, notice
 
 PRECISION_CHOICES = ("dynamic", "nvfp4", "int8", "w4a16", "stock")
 GAP_CHOICES = ("linear", "sqrt", "none")
@@ -173,33 +174,34 @@ def preset_name(policy: Policy) -> str | None:
     return next((name for name, preset in PRESETS.items() if preset == policy), None)
 
 
-def warnings(policy: Policy, steps: int) -> list[str]:
+def warnings(policy: Policy, steps: int) -> list[Notice]:
     """Sentences about settings that are allowed but probably not meant, for a run of `steps` evaluations."""
     found = []
     if policy.tdc:
         free = steps - max(policy.warmup_steps, 2) - policy.protect_last
         if policy.max_skips == 0 or free <= 0:
-            found.append(
-                f"Nothing can be skipped: with {steps} steps, warm-up {policy.warmup_steps}, "
-                f"last {policy.protect_last} and at most {policy.max_skips} skips in a row, every block computes."
-            )
+            found.append(notice(
+                "no_skips", "Nothing can be skipped: with {steps} steps, warm-up {warmup}, last {last} and at most "
+                "{most} skips in a row, every block computes.",
+                steps=steps, warmup=policy.warmup_steps, last=policy.protect_last, most=policy.max_skips))
         if policy.tuned_steps not in (None, steps):
-            found.append(
-                f"The reuse tolerance was tuned at {policy.tuned_steps} steps; at {steps} steps the drift between "
-                f"steps differs, so tune it again."
-            )
+            found.append(notice(
+                "tuned_steps", "The reuse tolerance was tuned at {tuned} steps; at {steps} steps the drift between "
+                "steps differs, so tune it again.", tuned=policy.tuned_steps, steps=steps))
         tuned = Policy.tdc_threshold
         if policy.tdc_threshold > 2 * tuned:
-            found.append(
-                f"A reuse tolerance of {policy.tdc_threshold:g} is more than twice the default {tuned:g}: "
-                f"expect smeared or frozen motion."
-            )
+            found.append(notice(
+                "loose_reuse", "A reuse tolerance of {given} is more than twice the default {default}: expect smeared "
+                "or frozen motion.", given=f"{policy.tdc_threshold:g}", default=f"{tuned:g}"))
         if policy.warmup_steps < Policy.warmup_steps:
-            found.append(
-                f"A warm-up of {policy.warmup_steps} is shorter than {Policy.warmup_steps}: reuse in the first steps "
-                f"can smear the picture or stop the motion, because there the whole layout is decided."
-            )
+            found.append(notice(
+                "warmup", "A warm-up of {given} is shorter than {least}: reuse in the first steps can smear the picture "
+                "or stop the motion, because there the whole layout is decided.",
+                given=policy.warmup_steps, least=Policy.warmup_steps))
     if policy.pdr and "outlier_ratio" not in signals_needed(policy):
-        cause = "reuse is off" if not policy.tdc else "the layers already take 16 bits"
-        found.append(f"The outlier alarm does nothing here: it acts when a cache is refreshed, but {cause}.")
+        idle, cause = "alarm_without_reuse", "reuse is off"
+        if policy.tdc:
+            idle, cause = "alarm_at_16_bits", "the layers already take 16 bits"
+        found.append(notice(
+            idle, f"The outlier alarm does nothing here: it acts when a cache is refreshed, but {cause}."))
     return found

@@ -35,7 +35,10 @@ SPEED_COLUMNS = ("method", "skipped", "step", "faster", "peak", "weights", "cach
 LONGEST_TABLE = 200
 
 
-def page(sweep: measured.Sweep, benchmarks: list[Benchmark], lang: Any, sent: Any, findings: Findings = Findings()) -> dict[str, Any]:
+NO_FINDINGS = Findings()
+
+
+def page(sweep: measured.Sweep, benchmarks: list[Benchmark], lang: Any, sent: Any, findings: Findings = NO_FINDINGS) -> dict[str, Any]:
     """`sent`: {"quality": one of QUALITIES, "cost": one of COSTS}; anything else takes the defaults."""
     lang = resolve(lang if isinstance(lang, str) else None)
     wish = sent if isinstance(sent, Mapping) else {}

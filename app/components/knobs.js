@@ -12,7 +12,8 @@ function row(name) {
   const input = make("input", { type: "range", id: `knob-${name}`, "data-knob": name, "aria-describedby": `says-${name}` });
   const value = make("output", { for: `knob-${name}` }), label = make("label", { for: `knob-${name}`, "data-t": `lab.knob.${name}` });
   const says = make("p", { class: "fine says", id: `says-${name}` }), more = make("span", { class: "beyond" });
-  const node = make("div", { class: `knob ${name}` }, make("div", { class: "knob-top" }, label, value), make("div", { class: "dial" }, svg, input, more), says);
+  const node = make("div", { class: `knob ${name}` }, make("div", { class: "knob-top" }, label, value), make("div", { class: "dial" }, svg, input, more),
+    make("div", { class: "ends", "aria-hidden": "true" }, make("span", { "data-t": `lab.ends.${name}.low` }), make("span", { "data-t": `lab.ends.${name}.high` })), says);
   list.append(node);
   input.addEventListener("input", () => {
     const next = Number(input.value);
@@ -75,7 +76,7 @@ function heads() {
 const FIELDS = [
   ["max_skips", 0, 6, 1], ["warmup_steps", 0, 20, 1], ["protect_last", 0, 20, 1],
   ["gap", ["linear", "sqrt", "none"]], ["resume", ["int8", "last_gamma"]], ["precision", ["dynamic", "nvfp4", "int8", "w4a16", "stock"]],
-  ["tdc", true], ["pdr", true],
+  ["purify_to", ["w4a16", "int8"]], ["extrapolation", 0, 1, 0.1], ["tdc", true], ["pdr", true],
 ];
 const RUN = [["steps", 2, 200, 1], ["guidance", 1, 20, 0.5], ["height", 16, 1088, 16], ["width", 16, 1920, 16], ["frames", 1, 161, 4]];
 function advanced() {

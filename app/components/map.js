@@ -150,16 +150,20 @@ function table() {
     }
     return row;
   });
-  tableFrame.replaceChildren(make("table", {}, make("caption", {}, t("lab.map.caption", { groups: data.groups.join(", ") })), make("thead", {}, head), make("tbody", {}, ...rows)));
+  tableFrame.replaceChildren(make("table", {}, make("caption", {}, make("span", {}, t("lab.map.caption", { groups: data.groups.join(", ") }))), make("thead", {}, head), make("tbody", {}, ...rows)));
 }
 function headings() {
   labels();
   for (const b of element.querySelectorAll("[data-view]")) b.setAttribute("aria-pressed", String(b.dataset.view === (data?.view ?? "decision")));
+  versus.parentElement.hidden = (data?.versus ?? []).length < 2;
   options(versus, (data?.versus ?? ["draft"]).map((k) => [k, t(`lab.versus.${k}`)]), data?.against ?? "draft");
   which.parentElement.hidden = (data?.whiches ?? []).length < 2;
   options(which, (data?.whiches ?? []).map((k) => [k, k]), data?.which);
   legend.replaceChildren(...(data?.legend ?? []).map(([key, colour, kind]) =>
     make("li", {}, make("i", { class: kind, style: kind === "outline" || kind === "dotted" ? `border-color:${themed(colour)}` : `background:${themed(colour)}` }), t(key))));
+  if (data?.view === "decision" && data.groups.length > 1 && data.blocks.length && frameNode.clientWidth && levelNow() === "fine") {
+    legend.append(make("li", { class: "inside" }, t("lab.map.inside"), make("span", { class: "tiles", style: `grid-template-columns:repeat(${Math.ceil(data.groups.length / 2)},auto)` }, ...data.groups.map((name) => make("b", {}, name)))));
+  }
   if (data?.scale) legend.append(make("li", { class: "scale" }, "0", make("i", { class: "ramp", style: `background:linear-gradient(90deg,${props.ramp.map(themed).join(",")})` }), data.scale));
   note.textContent = data?.note ?? ""; note.hidden = !note.textContent;
   table();

@@ -37,11 +37,17 @@ picker.addEventListener("change", async () => {
     lab.emit("look", found.policy ? { policy: found.policy, preset: "" } : { versus: found.versus, source: found.source ?? lab.state.source, policy: found.source ? null : lab.state.policy, preset: null });
   } catch { lab.say(t("lab.status.unreachable"), "bad"); }
 });
+// A recording is named by its prompt's words where the page speaks another language than the prompt.
+function titled(title, scene) {
+  if (lab.lang === "en" || !scene) return title;
+  const word = (name) => t(`lab.word.${name.replaceAll(" ", "_")}`) || name;
+  return [...scene.objects.map((o) => [o.size, o.colour, o.shape, o.motion].map(word).join(" ")), word(scene.place)].join(" · ");
+}
 function heads() {
   labels();
   const own = about && !props.recordings.some(([key]) => key === about.key);
   runs.replaceChildren(...(own ? [make("option", { value: about.key, selected: true }, about.title)] : []),
-    ...props.recordings.map(([key, title]) => make("option", { value: key, selected: about?.key === key }, title)));
+    ...props.recordings.map(([key, title, scene]) => make("option", { value: key, selected: about?.key === key }, titled(title, scene))));
   runs.parentElement.hidden = !runs.options.length;
   find("#model-list").replaceChildren(...props.models.map((m) => make("option", { value: m })));
   find(".model-name").textContent = name || t("lab.model.embedded");

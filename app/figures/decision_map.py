@@ -72,12 +72,12 @@ def decision_map(grid: Grid, change: Changes | None = None, axis_titles: tuple[s
 
 
 def signal_map(grid: Grid, values: np.ndarray, change: Changes | None = None,
-               axis_titles: tuple[str, str] = ("", ""), top: float | None = None) -> dict:
-    """A measured signal: (B, S) or (B, S, G) floats on a scale from 0 to `top` (default: the 98th percentile)."""
+               axis_titles: tuple[str, str] = ("", ""), reach: float = 98) -> dict:
+    """A measured signal: (B, S) or (B, S, G) floats on a scale from 0 to its `reach`-th percentile."""
     if not grid.blocks:
         return {**blank(), "top": 0.0}
     seen = values[np.isfinite(values)]
-    limit = float(top if top is not None else (np.percentile(seen, 98) if seen.size else 1.0)) or 1.0
+    limit = float(np.percentile(seen, reach) if seen.size else 1.0) or 1.0
     flat = values if values.ndim == 2 else _worst(values)
     blank_tile = [_flat(mosaic(np.repeat(_pale(grid, flat)[:, :, None], 1, axis=2), NOTHING), COLOURS,
                         edges(grid.steps, 1), edges(len(grid.blocks), 1))]
@@ -132,7 +132,8 @@ def _show(decision: np.ndarray) -> np.ndarray:
 
 
 def _pale(grid: Grid, flat: np.ndarray) -> np.ndarray:
-    return np.where(grid.skipped & ~np.isfinite(flat), np.uint8(SKIPPED), np.uint8(NOTHING))
+    there = (grid.decision != NOTHING).any(axis=2)
+    return np.where(there & ~np.isfinite(flat), np.uint8(SKIPPED), np.uint8(NOTHING))
 
 
 def _worst(values: np.ndarray) -> np.ndarray:

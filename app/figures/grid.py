@@ -104,7 +104,8 @@ def build(blocks: pd.DataFrame, layers: pd.DataFrame, view: View | None = None, 
     decision = np.zeros((B, S, G), np.uint8)
     taken, precisions = pd.factorize(layers["precision"])
     chosen = np.array([CODES[str(name)] for name in precisions], np.uint8)[taken]
-    chosen = np.where(layers["purified"].to_numpy(bool), np.uint8(PURIFIED), chosen)
+    purified = layers["purified"].to_numpy(bool) & (chosen == W4A16)      # an alarm may also ask for 8 bits: INT8 then
+    chosen = np.where(purified, np.uint8(PURIFIED), chosen)
     taken_codes = decision.copy()
     taken_codes[at_layer] = chosen
     if "known" in layers:

@@ -34,7 +34,7 @@ TEXTS = {
         "lab.why.skip_cost": "This is skip {nth} of at most {left} in a row; it cost almost no time.",
         "lab.why.all.unknown": "Why its layers took these bits was not recorded.",
         "lab.why.all.first_step": "There is no earlier step to predict from: every layer takes 8 bits.",
-        "lab.why.all.resumed_after_skip": "After a skip there is no fresh Γ to predict from: every layer takes 8 bits.",
+        "lab.why.all.resumed_after_skip": "After a skip there is no fresh change Γ to predict from: every layer takes 8 bits.",
         "lab.why.all.uncalibrated": "No calibration tells what 4 bits would cost here: every layer takes 8 bits.",
         "lab.why.all.predicted_error_above_threshold": "For every layer the predicted 4-bit error lies above the tolerance of {tau}, so all take 8 bits.",
         "lab.why.all.predicted_error_within_threshold": "For every layer the predicted 4-bit error lies within the tolerance of {tau}, so all take 4 bits.",

@@ -47,5 +47,5 @@ def build(lab: Lab) -> None:
             part("map", also=("chart",), dark=palette.DARK, ramp=palette.SEQUENTIAL)
             part("net")
             part("explain")
-            part("take", recordings=[[r.key, r.title] for r in lab.recordings.values()], models=list(lab.settings.models),
+            part("take", recordings=[[r.key, r.title, scene_of(r.about["prompt"])] for r in lab.recordings.values()], models=list(lab.settings.models),
                  model_name="", upload_bytes=lab.settings.upload_bytes)

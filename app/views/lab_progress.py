@@ -10,7 +10,7 @@ import pandas as pd
 
 from app import sprites
 from app.figures import grid as grids
-from app.i18n import plain
+from app.i18n import plain, said
 from app.lanes import Beat, RunWish
 from app.look import payload, preset_of
 from app.look_words import brief
@@ -141,7 +141,7 @@ class Progress:
         warned = self.started is not None and self.started.warnings
         if not warned and self.main.trace is not None and self.main.policy.tdc and not self.main.trace.blocks["skipped"].any():
             words += " " + plain(self.lang, "lab.status.stock_slower")
-        return {"sentence": " ".join([words, *(self.started.warnings if self.started else ())]), "tone": "info"}
+        return {"sentence": " ".join([words, *(said(self.lang, warned) for warned in (self.started.warnings if self.started else ()))]), "tone": "info"}
 
     def stopped(self) -> dict[str, Any]:
         """The last event of a run that was stopped: what was made so far stays."""

@@ -1,16 +1,22 @@
 """One look at a run: figures equal the engine's own, drafts are honest, and it is fast."""
 
+import base64
 import json
+import re
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from app import look as looks
+from app.figures import grid as grids
+from app.i18n import said, texts
 from app.look_words import estimate_seconds, totals
+from app.settings import ROOT
 from engine import cost
 from engine.replay import replay
-from engine.settings import BREAK_IT, PRESETS, Policy
+from engine.settings import BREAK_IT, PRESETS, Policy, warnings
 
 
 def seen(source, policy=None, lang="en", rivals=None, **wish):
@@ -93,3 +99,34 @@ def test_a_knob_answers_in_time(which, request):
         json.dumps(seen(run, Policy(tdc_threshold=0.12 + 0.01 * i)))
         spent.append(time.process_time() - began)
     assert np.percentile(spent, 90) < 0.15
+
+
+def test_the_band_beside_the_knobs_is_read_from_its_file(tmp_path, monkeypatch):
+    path = tmp_path / "agreement.json"
+    monkeypatch.setattr(looks, "AGREEMENT", path)
+    assert looks.agreement("en") == ""
+    path.write_text('{"runs": 52, "skip_low": 0.614, "skip_high": 0.87, "probe": {"bits_error": [0.1, 0.42], "skipped_error": [0.01, 0.036]}}')
+    said = looks.agreement("en")
+    assert "In 52 real re-runs" in said and "61–87 %" in said and "at most 0.4" in said and "4 points" in said
+    assert "52" in looks.agreement("zh-CN")
+
+
+def test_the_engines_warnings_speak_the_pages_language(source):
+    loose = replace(source.policy, tdc_threshold=2.5 * Policy.tdc_threshold)
+    warned = warnings(loose, 30)
+    assert [w.key for w in warned] == ["loose_reuse"] and "more than twice" in warned[0]
+    for w in warned:
+        assert re.search("[\u4e00-\u9fff]", said("zh-CN", w)) and "more than twice" in said("en", w)
+    assert said("zh-CN", "Something new.") == "Something new."
+    assert re.search("[\u4e00-\u9fff]", looks.look(source, looks.Wish(loose), "zh-CN")["warning"])
+
+
+def test_every_warning_of_the_engine_has_words_in_the_page():
+    code = "".join((ROOT / "engine" / name).read_text(encoding="utf-8") for name in ("settings.py", "request.py"))
+    keys = set(re.findall(r'notice\(\s*"(\w+)"', code)) | {"alarm_without_reuse", "alarm_at_16_bits"}
+    assert len(keys) >= 9 and all(f"lab.notice.{key}" in texts()["en"] for key in keys)
+
+
+def test_a_purified_call_that_takes_8_bits_is_drawn_as_8_bits(source):
+    shown = looks.look(source, looks.Wish(replace(source.policy, purify_to="int8")), "en")
+    assert np.frombuffer(base64.b64decode(shown["map"]["cells"]), np.uint8).max() <= grids.INT8

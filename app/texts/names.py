@@ -1,4 +1,4 @@
-"""Words that several places of the page share."""
+"""The page's places, and the names of precisions and of layer groups, wherever they are shown."""
 
 TEXTS = {
     "en": {
