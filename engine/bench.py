@@ -52,7 +52,8 @@ class Bench:
     """
 
     def __init__(
-        self, model: str, device="cuda", schedule: Schedule | None = None, commit="", warm=2, timed=15, profiled=True, **changes
+        self, model: str, device="cuda", schedule: Schedule | None = None, commit="", warm=2, timed=15, profiled=True,
+        **changes,
     ):
         self.model, self.device, self.schedule, self.commit = model, torch.device(device), schedule, commit
         self.warm, self.timed, self.profiled, self.changes = warm, timed, profiled, changes
@@ -70,7 +71,8 @@ class Bench:
         try:
             row = self._ours(method) if method.removesuffix("_host") in PRESETS else getattr(self, f"_{method}")()
         except Exception as error:  # a missing library or an out-of-memory must not lose the other rows
-            row = {"notes": f"failed: {type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"}
+            said = str(error).strip().splitlines() or [""]
+            row = {"notes": f"failed: {type(error).__name__}: {said[0][:160]}"}
             self._held = None
         self._clear()
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
@@ -143,7 +145,8 @@ class Bench:
         seconds = loop(steps)
         peak = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else math.nan
         known = {name: value() if callable(value) else value for name, value in known.items()}
-        weights, cache, workspace = known.pop("weights", None) or _weights(pipe), known.pop("cache", 0), known.pop("workspace", 0)
+        weights = known.pop("weights", None) or _weights(pipe)
+        cache, workspace = known.pop("cache", 0), known.pop("workspace", 0)
         split = {}
         if self.profiled and profile_steps:
             self.kernels[method] = bench_profile.profile(lambda: loop(profile_steps), self.device)

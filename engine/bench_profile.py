@@ -14,8 +14,14 @@ _MARKS = (
     ("attention", ("sdpa", "flash", "fmha", "scaled_dot_product", "attention")),
     # A fused kernel that ends in codes counts as quantization, its LayerNorm or GELU included.
     ("quantize", ("quantize", "norm_modulate", "modulation", "unpack", "outlier", "residual_delta")),
-    ("gemm", ("gemm", "nvjet", "cutlass", "cublas", "matmul", "native_kernel", "splitk", "wgmma", "_mm", "addmm", "conv", "linear")),
-)
+    (
+        "gemm",
+        (
+            "gemm", "nvjet", "cutlass", "cublas", "matmul", "native_kernel", "splitk", "wgmma", "_mm", "addmm", "conv",
+            "linear",
+        ),
+    ),
+)  # fmt: skip
 
 
 class Spent(NamedTuple):

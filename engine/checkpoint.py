@@ -2,9 +2,9 @@
 
     python -m engine quantize SRC DST
 
-A packed folder is the source folder but for its transformers: there `packed-….safetensors` holds, for every group of
-linears, the codes, block scales and FP32 scales (as integers, so that no cast can round them) and every other
-parameter as it was. `packed.json` at the top says which; it is written last, so a folder without it is not whole.
+A packed folder is the source folder but for its transformers (and, if asked for, its T5 text encoder): there
+`packed-….safetensors` holds, for every group of linears, the codes, block scales and FP32 scales (as integers, so that
+no cast can round them) and every other parameter as it was. `packed.json` at the top says which; it is written last, so a folder without it is not whole.
 Loading builds the transformer empty and fills it file by file: the 16-bit weights of the linears never exist, on no
 device.
 """
@@ -33,18 +33,21 @@ def quantize(
     dst: str | os.PathLike,
     *,
     adaln: str = "w4a16",
+    text_encoder: str = "stock",
     shard_bytes: int = SHARD_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Write a packed checkpoint of the pipeline at `src` (a folder or hub id) into the new folder `dst`.
 
-    Works on the CPU in the weights' own precision. adaln: as in `attach`. shard_bytes: largest file of packed
+    Works on the CPU in the weights' own precision. adaln: as in `attach`. text_encoder: "w4a16" packs a T5 text encoder
+    too (see `engine.encoder` for what that costs). shard_bytes: largest file of packed
     weights. progress: called as progress(done, total) while groups are packed.
 
     Returns dst, which appears whole or not at all. Raises LoadError or ValueError in one sentence.
     """
     import torch
 
+    from engine import encoder
     from engine.attach import attach
     from engine.families import transformers_of
     from engine.load import load
@@ -54,25 +57,32 @@ def quantize(
         raise ValueError(f"{shown(str(dst))} exists already; choose a folder that does not.")
     if not dst.parent.is_dir():
         raise ValueError(f"The folder above {shown(str(dst))} does not exist; create it first.")
+    if text_encoder not in encoder.CHOICES:
+        raise ValueError(f"text_encoder must be one of {', '.join(encoder.CHOICES)}; got {shown(text_encoder)}.")
     if shard_bytes < 1_000_000:
         raise ValueError(f"shard_bytes must be at least 1,000,000; got {shown(shard_bytes)}.")
     pipe = load(src, device="cpu", dtype=torch.bfloat16)
     source = Path(pipe.name_or_path)
     if (source / PACKED).is_file():
         raise ValueError(f"{shown(str(src))} is a packed checkpoint already; nothing to do.")
+    if text_encoder == "w4a16":
+        encoder.pack_text_encoder(pipe)
     handle = attach(pipe, keep="none", adaln=adaln, progress=progress)
     building = Path(tempfile.mkdtemp(prefix=f".{dst.name}-", dir=dst.parent))
     try:
         models = transformers_of(pipe)
-        shutil.copytree(source, building, dirs_exist_ok=True, ignore=_ignored(source, set(models)))
-        groups = {
-            path: {"shape": list(packed.shape), "hadamard": packed.hadamard} for path, packed in handle.packed().items()
-        }
-        for slot in models:
-            _write_shards(building / slot, _tensors(slot, pipe, handle), shard_bytes)
+        packed, written = handle.packed(), list(models)
+        if text_encoder == "w4a16":
+            found = encoder.packed_linears(pipe.text_encoder)
+            packed.update({f"{encoder.SLOT}.{name}": value for name, value in found.items()})
+            written.append(encoder.SLOT)
+        shutil.copytree(source, building, dirs_exist_ok=True, ignore=_ignored(source, set(written)))
+        groups = {path: {"shape": list(value.shape), "hadamard": value.hadamard} for path, value in packed.items()}
+        for slot in written:
+            _write_shards(building / slot, _tensors(slot, getattr(pipe, slot), packed), shard_bytes)
         about = {
             "kind": KIND, "version": VERSION, "model_hash": handle.model_hash, "adaln": adaln, "groups": groups,
-            "transformers": list(models),
+            "transformers": list(models), "text_encoder": text_encoder,
         }  # fmt: skip
         (building / PACKED).write_text(json.dumps(about, indent=1), encoding="utf-8")
         building.chmod(0o755)
@@ -89,6 +99,7 @@ def load_packed(folder: Path, device, dtype):
     import torch
     from accelerate import init_empty_weights
 
+    from engine import encoder
     from engine.attach import attach
     from engine.load import _assemble
 
@@ -100,9 +111,12 @@ def load_packed(folder: Path, device, dtype):
         with init_empty_weights(include_buffers=False):
             models[slot] = made.from_config(made.load_config(str(folder / slot))).eval()
         packed.update(_fill(models[slot], slot, folder / slot, about["groups"], device, dtype))
-    pipe = _assemble(folder, parts, dtype, **models)
+    ready = dict(models)
+    if about.get("text_encoder") == "w4a16":
+        ready[encoder.SLOT] = _encoder(parts, folder, about["groups"], device, dtype)
+    pipe = _assemble(folder, parts, dtype, **ready)
     for name, part in pipe.components.items():
-        if isinstance(part, torch.nn.Module) and name not in models:
+        if isinstance(part, torch.nn.Module) and name not in ready:
             part.to(device)
     attach(pipe, keep="none", adaln=about["adaln"], packed=packed, known_hash=about["model_hash"])
     for slot, model in models.items():
@@ -110,6 +124,34 @@ def load_packed(folder: Path, device, dtype):
         if empty is not None:
             raise LoadError(f"The packed checkpoint lacks the weight {shown(f'{slot}.{empty}')}; quantize the model again.")
     return pipe
+
+
+def _encoder(parts: dict[str, str], folder: Path, groups: dict, device, dtype):
+    """The packed text encoder of a packed folder, on `device`."""
+    from types import SimpleNamespace
+
+    import transformers
+    from accelerate import init_empty_weights
+
+    from engine import encoder
+
+    if parts.get(encoder.SLOT) not in encoder.CLASSES:
+        raise LoadError(
+            f"{PACKED} in {shown(str(folder))} promises a packed T5 encoder, but the pipeline has none; quantize it again."
+        )
+    made = getattr(transformers, parts[encoder.SLOT])
+    with init_empty_weights(include_buffers=False):
+        model = made(made.config_class.from_pretrained(str(folder / encoder.SLOT))).eval()
+    found = _fill(model, encoder.SLOT, folder / encoder.SLOT, groups, device, dtype)
+    model.tie_weights()
+    found = {path.removeprefix(f"{encoder.SLOT}."): weight for path, weight in found.items()}
+    missing = next((name for name in encoder._linears(model) if name not in found), None)
+    if missing is None:
+        encoder.pack_text_encoder(SimpleNamespace(text_encoder=model), packed=found)
+        missing = next((name for name, value in model.named_parameters() if value.is_meta), None)
+    if missing is not None:
+        raise LoadError(f"The packed checkpoint lacks the weight {shown(f'{encoder.SLOT}.{missing}')}; quantize the model again.")
+    return model
 
 
 def _ignored(source: Path, models: set[str]):
@@ -126,13 +168,12 @@ def _ignored(source: Path, models: set[str]):
     return ignored
 
 
-def _tensors(slot: str, pipe, handle) -> Iterator[tuple[str, object]]:
-    """(name, tensor) of everything a transformer needs: packed groups, then all other parameters and buffers."""
-    for path, packed in handle.packed().items():
+def _tensors(slot: str, model, packed: dict) -> Iterator[tuple[str, object]]:
+    """(name, tensor) of everything a model needs: its packed weights, then all other parameters and buffers."""
+    for path, weight in packed.items():
         if path.startswith(f"{slot}."):
             for field in FIELDS:
-                yield f"{path}.{field}", getattr(packed, field)
-    model = getattr(pipe, slot)
+                yield f"{path}.{field}", getattr(weight, field)
     for name, value in model.named_parameters():
         yield f"{REST}.{name}", value.detach()
     kept = set(model.state_dict())
@@ -172,7 +213,7 @@ def _about(folder: Path) -> dict:
 
 
 def _fill(model, slot: str, folder: Path, groups: dict, device, dtype) -> dict:
-    """Put the unpacked parameters of one transformer into `model`, in place; returns its packed weights by path."""
+    """Put the unpacked parameters of one model into `model`, in place; returns its packed weights by path."""
     import torch
     from safetensors import safe_open
 

@@ -133,6 +133,9 @@ def _parser() -> argparse.ArgumentParser:
     pack.add_argument("src", metavar="SRC", help="a diffusers folder or hub id")
     pack.add_argument("dst", metavar="DST", type=Path, help="a new folder")
     pack.add_argument("--adaln", choices=("w4a16", "stock"), default="w4a16", help="pack the AdaLN linears too (default) or not")
+    pack.add_argument(
+        "--text-encoder", choices=("stock", "w4a16"), default="stock", help="pack a T5 text encoder too, or not (default)"
+    )
 
     add_parsers(commands)
     add_bench_parser(commands)

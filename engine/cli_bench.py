@@ -14,22 +14,24 @@ _RECORDING = _REPOSITORY / "assets" / "recordings" / "sunset-star" / "probe.parq
 def add_bench_parser(commands) -> None:
     """Register the command with the subparsers of `engine.cli`."""
     parser = commands.add_parser("bench", help="seconds, memory and bits of one step at real size, against peers")
-    parser.add_argument("--model", default="cogvideox-5b", help="cogvideox-5b or cogvideox-2b (random weights), or a CogVideoX folder")
-    parser.add_argument("--methods", nargs="+", metavar="NAME", help="default: all, see engine/bench.py; 'none' with --errors")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--model", default="cogvideox-5b", help="cogvideox-5b or -2b (random weights), or a CogVideoX folder")
+    add("--methods", nargs="+", metavar="NAME", help="default: all, see engine/bench.py; 'none' with --errors")
+    add(
         "--schedule", metavar="TRACE", default=str(_RECORDING),
-        help="recorded run whose decisions are stretched over the model; 'none': each policy decides (default: a recording of the embedded model)",
+        help="recorded run whose decisions are stretched over the model (default: one of the embedded model); 'none': "
+        "each policy decides for itself",
     )  # fmt: skip
-    parser.add_argument("--skipped", type=float, default=0.38, help="share of blocks skipped, where the recording has all signals (default: 0.38)")
-    parser.add_argument("--layers", type=int, help="fewer blocks than the model has, for a quick look")
-    parser.add_argument("--steps", type=int, default=15, help="steps of a run with block reuse (default: 15)")
-    parser.add_argument("--device", default=None, help="default: cuda where there is one")
-    parser.add_argument("--out", type=Path, help="CSV to write, anew after every row")
-    parser.add_argument("--append", action="store_true", help="keep rows of other methods that --out holds already")
-    parser.add_argument("--no-profile", action="store_true", help="leave out the split of the time by kind of kernel")
-    parser.add_argument("--kernels", type=Path, metavar="JSON", help="also write the longest kernels of every method")
-    parser.add_argument("--errors", action="store_true", help="also one whole forward per precision against float32 (needs 4 bytes a weight)")
-    parser.add_argument("--commit", help="what to note as the commit (default: of this repository)")
+    add("--skipped", type=float, default=0.38, help="share of blocks to skip, if TRACE is a probed run (default: 0.38)")
+    add("--layers", type=int, help="fewer blocks than the model has, for a quick look")
+    add("--steps", type=int, default=15, help="steps of a run with block reuse (default: 15)")
+    add("--device", default=None, help="default: cuda where there is one")
+    add("--out", type=Path, help="CSV to write, anew after every row")
+    add("--append", action="store_true", help="keep rows of other methods that --out holds already")
+    add("--no-profile", action="store_true", help="leave out the split of the time by kind of kernel")
+    add("--kernels", type=Path, metavar="JSON", help="also write the longest kernels of every method")
+    add("--errors", action="store_true", help="also one forward per precision against float32 (4 bytes a weight)")
+    add("--commit", help="what to note as the commit (default: of this repository)")
     parser.set_defaults(run=_bench)
 
 

@@ -137,8 +137,9 @@ def quantize(given) -> int:
     with _bars(Console(stderr=True)) as bars:
         task = bars.add_task("packing", total=None)
         folder = pack(
-            given.src, given.dst, adaln=given.adaln, progress=lambda done, total: bars.update(task, completed=done, total=total)
-        )
+            given.src, given.dst, adaln=given.adaln, text_encoder=given.text_encoder,
+            progress=lambda done, total: bars.update(task, completed=done, total=total),
+        )  # fmt: skip
     size = sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
     Console().print(f"Wrote {folder} ({size / 1e6:,.1f} MB of weights).", markup=False, highlight=False, soft_wrap=True)
     return 0

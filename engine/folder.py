@@ -59,7 +59,8 @@ def check_folder(folder: Path) -> dict[str, str]:
         parts[part] = value[1]
     for part in parts:
         if part != "scheduler" and not part.startswith(("tokenizer", "image_processor", "feature_extractor")):
-            if not ((folder / PACKED).is_file() and part.startswith("transformer")):
+            packed = part.startswith("transformer") or any((folder / part).glob("packed-*.safetensors"))
+            if not (packed and (folder / PACKED).is_file()):
                 check_weights(folder / part)
     return parts
 
