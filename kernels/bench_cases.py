@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from kernels import (
+    PackedWeight,
     Workspace,
     dequantize_weight,
     hadamard,
@@ -31,6 +32,7 @@ from kernels.qk_norm_rope import qk_norm_rope
 from kernels.residual import apply_delta, dequantize_delta, residual_delta
 
 _CHECKED = 96
+_SMALL = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,9 @@ class Shape:
 
 COGVIDEOX = Shape("CogVideoX-5B", 2, 226, 17550, 48, 64, 12288)
 WAN = Shape("Wan-14B", 1, 0, 32760, 40, 128, 13824)
-TINY = Shape("tiny", 2, 3, 37, 3, 64, 544)
+# Off every tile; the second takes RMS norms over all heads, like Wan.
+TINY = Shape("tiny", 2, 3, 37, 6, 64, 544)
+TINY_RMS = Shape("tiny, RMS norms", 1, 0, 37, 3, 128, 544)
 
 
 def cases(device: str, tiny: bool = False, compiled: bool = False, only: str = "") -> Iterator[Case]:
@@ -81,6 +85,8 @@ def cases(device: str, tiny: bool = False, compiled: bool = False, only: str = "
         for make in makers:
             if only in make.__name__ or not only:
                 yield from make(model, device, compiled)
+    if tiny and only in _qk.__name__:
+        yield from _qk(TINY_RMS, device, compiled)
 
 
 def eight_bit_products(a: torch.Tensor, b: torch.Tensor) -> dict[str, Callable]:
@@ -108,16 +114,21 @@ def _draw(device, *shape, scale=1.0):
     return torch.randn(shape, device=device).mul_(scale).to(torch.bfloat16)
 
 
+def _exact(*parts: torch.Tensor) -> list[torch.Tensor]:
+    """As float64; on the CPU if all are small: a memory checker then watches our kernels and little else."""
+    small = max(part.numel() for part in parts) < _SMALL
+    return [(part.cpu() if small else part).double() for part in parts]
+
+
 def _values(act, block: int) -> torch.Tensor:
     """The first tokens' values as float64, on their own axes."""
-    codes = act.codes[:_CHECKED]
-    values = codes.float() if isinstance(act, Int8Activation) else nvfp4_values(codes, act.scales[:_CHECKED])
-    values = values[:, : act.shape[-1]].double() * act.token_scale[:_CHECKED, None].double()
-    return hadamard(values, block)
+    codes, scale = act.codes[:_CHECKED].cpu(), act.token_scale[:_CHECKED, None].cpu()
+    values = codes.float() if isinstance(act, Int8Activation) else nvfp4_values(codes, act.scales[:_CHECKED].cpu())
+    return hadamard(values[:, : act.shape[-1]].double() * scale.double(), block)
 
 
 def _relative(ours: torch.Tensor, exact: torch.Tensor) -> float:
-    return ((ours.double() - exact).norm() / exact.norm()).item()
+    return ((ours.to(exact.device).double() - exact).norm() / exact.norm()).item()
 
 
 def _with_compiled(baselines: dict, compiled: bool) -> dict:
@@ -142,9 +153,8 @@ def _norm_modulate(model: Shape, device, compiled):
         ]
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
-    first = streams[0].x[0, :_CHECKED].double()
-    exact = F.layer_norm(first, (width,), weight.double(), bias.double())
-    exact = exact * (1 + scale[0].double()) + shift[0].double()
+    first, *affine, gain, offset = _exact(streams[0].x[0, :_CHECKED], weight, bias, scale[0], shift[0])
+    exact = F.layer_norm(first, (width,), *affine) * (1 + gain) + offset
     rows, block = batch * model.tokens, hadamard_block(width)
     for name, size in (("int8", 1.0), ("nvfp4", 0.5625)):
 
@@ -161,7 +171,7 @@ def _norm_modulate(model: Shape, device, compiled):
 
 def _gelu(model: Shape, device, compiled):
     x, rows, block = _draw(device, model.batch, model.tokens, model.ffn), model.batch * model.tokens, hadamard_block(model.ffn)
-    exact = F.gelu(x.flatten(0, 1)[:_CHECKED].double(), approximate="tanh")
+    exact = F.gelu(*_exact(x.flatten(0, 1)[:_CHECKED]), approximate="tanh")
     for name, size in (("int8", 1.0), ("nvfp4", 0.5625)):
 
         def ours(name=name):
@@ -177,7 +187,7 @@ def _gelu(model: Shape, device, compiled):
 
 def _quantizers(model: Shape, device, compiled):
     x = _draw(device, model.batch * model.tokens, model.channels)
-    block, exact = hadamard_block(model.channels), x[:_CHECKED].double()
+    block, (exact,) = hadamard_block(model.channels), _exact(x[:_CHECKED])
 
     def stock():
         scale = x.abs().amax(dim=-1, keepdim=True) / 127
@@ -199,7 +209,8 @@ def _quantizers(model: Shape, device, compiled):
 def _gate(model: Shape, device, compiled):
     x, joint = (_draw(device, model.batch, size, model.channels) for size in (model.video, model.tokens))
     update, gate = joint[:, model.text :], _draw(device, model.batch, model.channels)
-    exact = x[0, :_CHECKED].double() + gate[0].double() * update[0, :_CHECKED].double()
+    base, factor, addend = _exact(x[0, :_CHECKED], gate[0], update[0, :_CHECKED])
+    exact = base + factor * addend
     yield Case(
         "gate x update + residual", f"{model.batch * model.video} x {model.channels}",
         lambda: gate_residual(x, update, gate),
@@ -242,15 +253,14 @@ def _qk(model: Shape, device, compiled):
 
     def error():
         part = joint[:1].clone()
-        exact = [x.double() for x in part.chunk(3, dim=-1)][0]
-        affine = [part.double() for part in (weight, bias)]
+        exact, *affine, exact_cos, exact_sin = _exact(part.chunk(3, dim=-1)[0], weight, bias, cos, sin)
         if per_head:
             exact = F.layer_norm(exact.unflatten(-1, (heads, head)), (head,), *affine, 1e-6)
         else:
             exact = F.rms_norm(exact, (width,), affine[0], 1e-6).unflatten(-1, (heads, head))
         even, odd = exact[:, model.text :].unflatten(-1, (-1, 2)).unbind(-1)
-        turned = torch.stack([-odd, even], dim=-1).flatten(-2) * sin.double()[:, None]
-        turned = exact[:, model.text :] * cos.double()[:, None] + turned
+        turned = torch.stack([-odd, even], dim=-1).flatten(-2) * exact_sin[:, None]
+        turned = exact[:, model.text :] * exact_cos[:, None] + turned
         exact = torch.cat([exact[:, : model.text], turned], dim=1).flatten(-2)
         return _relative(ours(part), exact)
 
@@ -275,14 +285,15 @@ def _delta(model: Shape, device, compiled):
         sums = delta.abs().sum(), x.abs().sum(), (delta - plain).abs().sum(), plain.abs().sum()
         return delta, sums
 
-    exact = (y[0, :_CHECKED].double() - x[0, :_CHECKED].double())
+    before, after, moved = _exact(x[0, :_CHECKED], y[0, :_CHECKED], dequantize_delta(cached, slice(0, _CHECKED)))
+    exact = after - before
     yield Case(
         "delta, 4 sums, int8 cache", label, lambda: residual_delta(x, y, cached),
         _with_compiled({"delta and sums (eager, 16-bit)": measured}, compiled),
         lambda: _relative(dequantize_delta(residual_delta(x, y)[0], slice(0, _CHECKED))[: len(exact)], exact),
         bytes=x.numel() * (2 + 2 + 1 + 1),
     )
-    applied = x[0, :_CHECKED].double() + dequantize_delta(cached, slice(0, _CHECKED)).double()[: len(exact)]
+    applied = before + moved[: len(exact)]
     yield Case(
         "x + int8 delta", label, lambda: apply_delta(x, cached), {"x + delta (16-bit)": lambda: x + plain},
         lambda: _relative(apply_delta(x, cached)[0, :_CHECKED], applied), bytes=x.numel() * 5,
@@ -292,7 +303,8 @@ def _delta(model: Shape, device, compiled):
 def _predicate(model: Shape, device, compiled):
     rows = model.batch * model.tokens
     absmax, abssum = torch.rand(rows, device=device) + 3, torch.rand(rows, device=device) * model.channels
-    exact = absmax.double().view(model.batch, -1).amax(1) / (abssum.double().view(model.batch, -1).mean(1) / model.channels)
+    largest, total = (part.view(model.batch, -1) for part in _exact(absmax, abssum))
+    exact = largest.amax(1) / (total.mean(1) / model.channels)
     arguments = absmax, abssum, model.batch, model.channels, 25.0
     yield Case(
         "PDR verdict on the device", f"{rows} tokens", lambda: outlier_predicate(*arguments), {},
@@ -307,11 +319,18 @@ def _products(model: Shape, device, compiled):
         yield from _product(name, model.batch * model.tokens, *size, device, workspace)
 
 
+def _packed(weight: torch.Tensor) -> PackedWeight:
+    small = weight.numel() < _SMALL
+    packed = pack_weight(weight.cpu() if small else weight, search=False)
+    return PackedWeight(*(part.to(weight.device) for part in packed[:4]), *packed[4:])
+
+
 def _product(name, rows, inner, columns, device, workspace):
     x = _draw(device, rows, inner)
     weight, bias = _draw(device, columns, inner, scale=0.02), _draw(device, columns, scale=0.1)
-    packed = pack_weight(weight, search=False)
-    exact = x[:_CHECKED].double() @ dequantize_weight(packed, torch.float32).double().T + bias.double()
+    packed = _packed(weight)
+    tokens, matrix, offset = _exact(x[:_CHECKED], dequantize_weight(packed, torch.float32), bias)
+    exact = tokens @ matrix.T + offset
     label, flops = f"{name} {rows} x {inner} x {columns}", 2 * rows * inner * columns
     bf16 = {"cuBLAS bf16" if device == "cuda" else "F.linear bf16": lambda: F.linear(x, weight, bias)}
     if device == "cuda":

@@ -95,10 +95,13 @@ def _scaled_matmul_kernel(
         tl.store(place, y.to(c.dtype.element_ty), mask=(out_rows < M)[:, None] & (out_columns < N)[None, :])
 
 
-def tiles_for(capability: tuple[int, int] | None, rows: int, columns: int, int8: bool, aligned: bool) -> Tiles:
+def tiles_for(
+    capability: tuple[int, int] | None, rows: int, columns: int, int8: bool, aligned: bool, out_bytes: int = 2
+) -> Tiles:
     """The launch configuration for a card and a product; chosen by rule, so that no run tunes first.
 
-    aligned: both operands meet the tensor memory accelerator's 16-byte rule.
+    aligned: both operands meet the tensor memory accelerator's 16-byte rule. out_bytes: of a result:
+    the widest tile's float32 results would not fit in shared memory beside the operands in flight.
     """
     if rows <= 32:
         return Tiles(16, 64, 128 if int8 else 64, 4, 3, False, False)
@@ -106,7 +109,7 @@ def tiles_for(capability: tuple[int, int] | None, rows: int, columns: int, int8:
     if rows * columns < 512 * 1024:
         return Tiles(64, 64, 128 if int8 else 64, 4, 3, hopper and aligned, False)
     if hopper and capability < (12, 0):
-        return Tiles(128, 256, 128 if int8 else 64, 8, 3, aligned, aligned)
+        return Tiles(128, 256 if out_bytes <= 2 else 128, 128 if int8 else 64, 8, 3, aligned, aligned)
     return Tiles(128, 128, 64 if int8 else 32, 8, 3, hopper and aligned, False)
 
 
@@ -131,7 +134,7 @@ def scaled_matmul(
     int8 = a.dtype == torch.int8
     capability = target.probe(a.device).capability
     if tiles is None:
-        tiles = tiles_for(capability, rows, columns, int8, inner * a.element_size() % 16 == 0)
+        tiles = tiles_for(capability, rows, columns, int8, inner * a.element_size() % 16 == 0, out.element_size())
     count = triton.cdiv(rows, tiles.m) * triton.cdiv(columns, tiles.n)
     grid = min(count, _multiprocessors(a.device)) if tiles.persistent else count
     left, right = (_descriptor(a, tiles.m, tiles.k), _descriptor(b, tiles.n, tiles.k)) if tiles.tma else (a, b)

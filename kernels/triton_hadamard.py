@@ -1,6 +1,11 @@
 """The block Hadamard transform inside a Triton kernel.
 
-Sylvester's matrix of size 16·2^s is H16 ⊗ H(2^s). The small factor acts on values that lie next
+Blocks of 128 of bfloat16 values are two 16-wide products on the tensor cores (`hadamard_128`), the
+channels' bits dealt out so that the registers which a 16-byte load fills are the first product's
+operand, its result the second's, and nothing moves between threads: compiled for sm_90, one
+instruction a value.
+
+For other sizes and finer inputs: Sylvester's matrix of size 16·2^s is H16 ⊗ H(2^s). The small factor acts on values that lie next
 to each other in memory, so one thread holds them all: s butterfly stages of additions in its
 registers, no data moves. The factor 16 is the shortest product the tensor cores take, 8 times
 less arithmetic than a 128-wide one, and its ±1 matrix is computed from bit parities, so no
@@ -80,6 +85,49 @@ def hadamard_groups(x, GROUPS: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.cons
         product = tl.reshape(product, (GROUPS * LOW, 2, 4, 2))
         product = tl.permute(product, (0, 2, 1, 3))
     return tl.permute(tl.reshape(product, (GROUPS, LOW, 16)), (0, 2, 1))
+
+
+@triton.jit
+def hadamard_128(x, WIDTH: tl.constexpr):
+    """Hadamard transform of each run of 128 of x, times √128. WIDTH is a multiple of 256.
+
+    x: (WIDTH,), rounded to bfloat16 on entry; the result of the first product is rounded once more.
+    Returns float32 (WIDTH,).
+
+    With b_i the bits of a channel's index, a 16-byte load gives a thread b0 … b2; b3 … b7 are the
+    lanes. A product's 16 rows of operand B lie in two register bits (row bits 0 and 3) and the
+    lanes' bits 0 and 1, its columns in the lanes' bits 2 … 4: so the first product, batched over
+    256 channels, sums over b0, b3, b4, b2 with columns b5, b6, b7, b1. Its result has the columns'
+    bits where a left operand wants them: the second sums over b5, b6, b1 and keeps b7. Its matrix
+    places b0 and b1 in registers, so a thread ends with runs of 4 neighbours and a quarter of a
+    run of 16, the rest of it in the lanes' bits 2 and 3.
+    """
+    RUNS: tl.constexpr = WIDTH // 256
+    # b7, b6, b5, (b4, b3), b2, b1, b0
+    z = tl.reshape(x.to(tl.bfloat16), (RUNS, 2, 2, 2, 4, 2, 2, 2))
+    z = tl.reshape(tl.permute(z, (0, 5, 4, 7, 6, 1, 2, 3)), (RUNS, 16, 16))
+    first = tl.broadcast_to(_crossed_16(15)[None, :, :], (RUNS, 16, 16)).to(MATRIX_TYPE)
+    second = tl.broadcast_to(_crossed_16(11)[None, :, :], (RUNS, 16, 16)).to(MATRIX_TYPE)
+    z = tl.dot(first, z.to(MATRIX_TYPE)).to(tl.bfloat16)
+    z = tl.dot(z.to(MATRIX_TYPE), second)
+    # b0, b4, b3, b2, b5, b7, b6, b1
+    z = tl.reshape(z, (RUNS, 2, 2, 2, 2, 2, 2, 2, 2))
+    return tl.reshape(tl.permute(z, (0, 6, 7, 5, 2, 3, 4, 8, 1)), (WIDTH,))
+
+
+@triton.jit
+def _crossed_16(MASK: tl.constexpr):
+    """(16, 16) of +1, −1 and 0: Hadamard over the index bits in MASK, the identity over the others.
+
+    Bits 0 and 3 of one side meet 3 and 0 of the other, so both products use the same form.
+    """
+    index = tl.arange(0, 16)
+    crossed = (index & 6) | ((index & 1) << 3) | ((index & 8) >> 3)
+    bits = crossed[:, None] & index[None, :] & MASK
+    bits = bits ^ (bits >> 2)
+    bits = bits ^ (bits >> 1)
+    same = ((crossed[:, None] ^ index[None, :]) & (15 - MASK)) == 0
+    return tl.where(same, 1 - 2 * (bits & 1), 0)
 
 
 @triton.jit

@@ -6,14 +6,17 @@ rotation are stored beside the codes.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 
+from kernels import target
 from kernels.activations import Int8Activation, Nvfp4Activation
 from kernels.formats import BLOCK
-from kernels.triton_hadamard import hadamard_groups, hadamard_norm
-from kernels.triton_nvfp4 import nvfp4_chunk, to_block_scale
+from kernels.triton_hadamard import hadamard_128, hadamard_groups, hadamard_norm
+from kernels.triton_nvfp4 import block_maxima, nvfp4_chunk, to_block_scale
 from kernels.triton_nvfp4 import token_scale as nvfp4_token_scale
 from kernels.triton_rows import (
     is_finite,
@@ -29,6 +32,32 @@ PLAIN, INT8, NVFP4 = 0, 1, 2
 _KIND = {None: PLAIN, "int8": INT8, "nvfp4": NVFP4}
 
 
+class Launch(NamedTuple):
+    """How a row kernel runs: values a thread holds, tokens a program takes in turn, stages of that loop.
+
+    Many values mean few instructions (a reduction costs a thread the same for one value as for
+    ninety) but few warps to hide what each waits for. Several tokens share what a program sets up:
+    the rotation's matrices, the modulation. With stages the next tokens are fetched meanwhile.
+    """
+
+    values: int
+    tokens: int
+    stages: int
+
+
+# The fastest on an H200 at CogVideoX's sizes (`python -m kernels.bench --explore`).
+_LAUNCHES = {
+    ("quantize", "int8"): Launch(48, 1, 1),
+    ("quantize", "nvfp4"): Launch(48, 1, 1),
+    ("norm_modulate", "int8"): Launch(24, 8, 3),
+    ("norm_modulate", "nvfp4"): Launch(24, 8, 3),
+    ("gelu_quantize", "int8"): Launch(48, 1, 1),
+    ("gelu_quantize", "nvfp4"): Launch(48, 1, 1),
+}
+# Below this a program takes one token, so that every multiprocessor has one.
+_MANY_ROWS = 4096
+
+
 @triton.jit
 def rotate_row(
     row, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, HADAMARD: tl.constexpr, SPLIT: tl.constexpr
@@ -36,8 +65,11 @@ def rotate_row(
     """A token's chunks after the block Hadamard transform, times √HADAMARD."""
     rotated = ()
     for i in tl.static_range(CHUNKS):
-        z = hadamard_groups(row[i], WIDTH // HADAMARD, HADAMARD, SPLIT)
-        rotated = rotated + (tl.reshape(z, (WIDTH,)),)
+        if HADAMARD == 128 and not SPLIT:
+            z = hadamard_128(row[i], WIDTH)
+        else:
+            z = tl.reshape(hadamard_groups(row[i], WIDTH // HADAMARD, HADAMARD, SPLIT), (WIDTH,))
+        rotated = rotated + (z,)
     return rotated
 
 
@@ -45,7 +77,7 @@ def rotate_row(
 def store_row(
     y, row, codes, scales, token_scale, absmax, abssum,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, KIND: tl.constexpr,
-    HADAMARD: tl.constexpr, SPLIT: tl.constexpr, FOUR_OVER_SIX: tl.constexpr,
+    HADAMARD: tl.constexpr, SPLIT: tl.constexpr, FOUR_OVER_SIX: tl.constexpr, FAST: tl.constexpr,
 ):
     """Quantize and store the token y, CHUNKS of float32 (WIDTH,), zero beyond CHANNELS.
 
@@ -63,28 +95,45 @@ def store_row(
         z = y
         if HADAMARD > 1:
             z = rotate_row(y, WIDTH, CHUNKS, HADAMARD, SPLIT)
-        largest = row_max(z, CHUNKS)
         norm = hadamard_norm(HADAMARD)
         if KIND == 1:
+            largest = row_max(z, CHUNKS)
             step, inverse = token_step(largest, sum_in, 127.0)
             tl.store(token_scale + row, step * norm)
             for i in tl.static_range(CHUNKS):
                 store_chunk(codes + wide * CHANNELS, round_to_int8(z[i] * inverse), i, CHANNELS, WIDTH)
         else:
             PADDED: tl.constexpr = (CHANNELS + 15) // 16 * 16
+            peaks = ()
+            for i in tl.static_range(CHUNKS):
+                peaks = peaks + (block_maxima(z[i], WIDTH),)
+            largest = row_max(peaks, CHUNKS)
             step = nvfp4_token_scale(largest, FOUR_OVER_SIX) * norm
             tl.store(token_scale + row, tl.where(is_finite(sum_in), step, float("nan")))
             to_scale = to_block_scale(largest, FOUR_OVER_SIX)
             for i in tl.static_range(CHUNKS):
-                packed, bits = nvfp4_chunk(z[i], to_scale, WIDTH, FOUR_OVER_SIX)
+                packed, bits = nvfp4_chunk(z[i], peaks[i], to_scale, WIDTH, FOUR_OVER_SIX, FAST)
                 store_chunk(codes + wide * (PADDED // 2), packed, i, PADDED // 2, WIDTH // 2)
                 store_chunk(scales + wide * (PADDED // 16), bits, i, PADDED // 16, WIDTH // 16)
 
 
-class RowOutput:
-    """Fresh output tensors of `store_row` and its launch constants, for `rows` tokens."""
+def launch_shape(op: str, channels: int, rows: int, quantize: str | None) -> dict[str, int]:
+    """Launch constants of an op's row kernel: `row_shape`, TOKENS a program and num_stages."""
+    if quantize is None:
+        return {**row_shape(channels), "TOKENS": 1, "num_stages": 1}
+    values, tokens, stages = _LAUNCHES[op, quantize]
+    if rows < _MANY_ROWS:
+        tokens, stages = 1, 1
+    return {**row_shape(channels, values, narrow=True), "TOKENS": tokens, "num_stages": stages}
 
-    def __init__(self, shape, dtype, device, quantize, hadamard, four_over_six):
+
+class RowOutput:
+    """Fresh output tensors of `store_row` and its launch constants, for `rows` tokens.
+
+    op: the kernel that calls, by its name in the table of launches.
+    """
+
+    def __init__(self, op, shape, dtype, device, quantize, hadamard, four_over_six):
         channels = shape[-1]
         rows = 1
         for size in shape[:-1]:
@@ -102,13 +151,19 @@ class RowOutput:
             self.codes = torch.empty((rows, channels), dtype=stored, device=device)
             self.scales = self.codes
         self.constants = {
-            **row_shape(channels),
+            **launch_shape(op, channels, rows, quantize),
             "KIND": kind,
             "HADAMARD": hadamard,
             # bfloat16 inputs lose nothing that matters; finer ones get the second product.
             "SPLIT": dtype != torch.bfloat16,
             "FOUR_OVER_SIX": four_over_six,
+            "FAST": (target.probe(device).capability or (0, 0)) >= (8, 9),
         }
+
+    @property
+    def grid(self) -> tuple[int]:
+        """Programs, for a kernel that walks all rows."""
+        return (triton.cdiv(self.rows, self.constants["TOKENS"]),)
 
     @property
     def pointers(self) -> tuple[torch.Tensor, ...]:
@@ -129,6 +184,8 @@ class RowOutput:
 STORE_TYPES = {
     "codes": "*i8", "scales": "*u8", "token_scale": "*fp32", "absmax": "*fp32", "abssum": "*fp32"
 }
-STORE_INT8 = {"KIND": INT8, "HADAMARD": 128, "SPLIT": False, "FOUR_OVER_SIX": False}
+STORE_INT8 = {"KIND": INT8, "HADAMARD": 128, "SPLIT": False, "FOUR_OVER_SIX": False, "FAST": False}
 STORE_NVFP4 = {**STORE_INT8, "KIND": NVFP4, "FOUR_OVER_SIX": True}
+# Compute capability 8.9 and newer.
+STORE_NVFP4_FAST = {**STORE_NVFP4, "FOUR_OVER_SIX": False, "FAST": True}
 STORE_PLAIN = {**STORE_INT8, "KIND": PLAIN, "HADAMARD": 1}

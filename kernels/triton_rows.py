@@ -20,10 +20,8 @@ _MAX_CHANNELS = 16384
 # A chunk gives each thread 8, 16 or 32 values (one to four 16-byte reads); the rotation's shortest
 # product needs 16 runs of 16.
 _CHUNK_WIDTHS = (256, 512, 1024)
-# Up to 96 float32 values a thread stay in registers without spilling. Few warps with many values
-# each beat many warps with few: one warp a token of 3,072 takes 40 % fewer instructions than four,
-# and its reductions need no barrier.
-_VALUES_PER_WARP = 96 * 32
+# Up to 96 float32 values a thread stay in registers without spilling.
+_MOST_VALUES = 96
 
 # One reduction of a pair is one trip through shared memory, but the interpreter walks it value by
 # value; there, two plain reductions stand in.
@@ -40,10 +38,11 @@ def as_samples(x: torch.Tensor) -> torch.Tensor:
     return samples if samples.stride(-1) == 1 else samples.contiguous()
 
 
-def row_shape(channels: int) -> dict[str, int]:
+def row_shape(channels: int, values: int = 96, narrow: bool = False) -> dict[str, int]:
     """Launch constants of a row kernel: CHANNELS, WIDTH of a chunk, CHUNKS, and num_warps.
 
-    The fewest warps that hold the row; then the width that pads least; then the widest chunk.
+    The fewest warps that hold the row at `values` values a thread; then the width that pads least;
+    then the widest chunk, or the narrowest.
     Raises ValueError for a row that does not fit in one program.
     """
     if channels > _MAX_CHANNELS:
@@ -51,16 +50,15 @@ def row_shape(channels: int) -> dict[str, int]:
             f"A Triton row kernel takes at most {_MAX_CHANNELS} channels, but the tensor has "
             f"{channels}; call the PyTorch twin for it."
         )
-    for warps in (1, 2, 4, 8):
-        shapes = []
-        for width in (warps * per_warp for per_warp in _CHUNK_WIDTHS):
-            chunks = -(-channels // width)
-            if chunks * width <= warps * _VALUES_PER_WARP:
-                shapes.append((chunks * width, -width, chunks))
+    for warps in (1, 2, 4, 8, 16):
+        room = warps * 32 * (values if warps < 16 else _MOST_VALUES)
+        widths = [warps * width for width in _CHUNK_WIDTHS]
+        shapes = [(-(-channels // width) * width, width) for width in widths]
+        shapes = [(size, width if narrow else -width) for size, width in shapes if size <= room]
         if shapes:
-            _, negative_width, chunks = min(shapes)
+            size, width = min(shapes)
             break
-    return {"CHANNELS": channels, "WIDTH": -negative_width, "CHUNKS": chunks, "num_warps": warps}
+    return {"CHANNELS": channels, "WIDTH": abs(width), "CHUNKS": size // abs(width), "num_warps": warps}
 
 
 @triton.jit

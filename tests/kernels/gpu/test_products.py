@@ -4,7 +4,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kernels import PRECISIONS, Workspace, dequantize_weight, hadamard_block, int8_weight, pack_weight, quantized_linear
+from kernels import (
+    PRECISIONS,
+    Workspace,
+    dequantize,
+    dequantize_weight,
+    hadamard_block,
+    int8_weight,
+    pack_weight,
+    quantized_linear,
+)
 from kernels.linear_w4a4 import linear_w4a4_torch
 from kernels.linear_w4a8 import linear_w4a8_torch
 from kernels.quantize_int8 import quantize_int8_torch
@@ -20,6 +29,15 @@ def error(approximation, exact):
     return ((approximation.double() - exact.double()).norm() / exact.double().norm()).item()
 
 
+def assert_same_values(ours, twin, coarse):
+    """Values may differ where one lies on a rounding boundary; bfloat16 tokens are rotated in bfloat16."""
+    mine, other = dequantize(ours), dequantize(twin)
+    int8 = ours.codes.dtype == torch.int8
+    assert error(mine, other) < ((0.012 if int8 else 0.08) if coarse else (0.002 if int8 else 0.02))
+    if int8:
+        assert (ours.codes.int() - twin.codes.int()).abs().max() <= 1
+
+
 @pytest.fixture(params=SHAPES, ids=str)
 def case(request):
     rows, size, columns = request.param
@@ -33,13 +51,13 @@ def test_quantizers(case):
     from kernels.quantize_triton import quantize_int8_triton, quantize_nvfp4_triton
 
     x, block = case[0], hadamard_block(case[0].shape[1])
-    for dtype, allowed in ((torch.bfloat16, 0.08), (torch.float16, 0.01), (torch.float32, 0.01)):
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
         tokens = x.to(dtype)
         pairs = [(quantize_int8_triton(tokens, block), quantize_int8_torch(tokens, block))]
         for choice in (False, True):
             pairs.append((quantize_nvfp4_triton(tokens, block, choice), quantize_nvfp4_torch(tokens, block, choice)))
         for ours, twin in pairs:
-            assert (ours.codes != twin.codes).float().mean() < allowed
+            assert_same_values(ours, twin, dtype == torch.bfloat16)
             torch.testing.assert_close(ours.token_scale, twin.token_scale, rtol=5e-3, atol=0)
             torch.testing.assert_close(ours.absmax, twin.absmax)
             torch.testing.assert_close(ours.abssum, twin.abssum, rtol=1e-4, atol=1e-4)
