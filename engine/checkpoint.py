@@ -4,9 +4,9 @@
 
 A packed folder is the source folder but for its transformers (and, if asked for, its T5 text encoder): there
 `packed-….safetensors` holds, for every group of linears, the codes, block scales and FP32 scales (as integers, so that
-no cast can round them) and every other parameter as it was. `packed.json` at the top says which; it is written last, so a folder without it is not whole.
-Loading builds the transformer empty and fills it file by file: the 16-bit weights of the linears never exist, on no
-device.
+no cast can round them) and every other parameter as it was. `packed.json` at the top says which; it is written last,
+so a folder without it is not whole. Loading builds the transformer empty and fills it file by file: the 16-bit weights
+of the linears never exist, on no device.
 """
 
 from __future__ import annotations

@@ -93,8 +93,10 @@ class Handle:
     def workspace(self) -> Workspace:
         """Memory for unpacked weights: shared on a CPU, where it only ever holds what the weights
         say; one per run on a GPU, where it is a scratch buffer."""
-        device = next(iter(transformers_of(self.pipe).values())).device
-        return self._workspace if device.type == "cpu" else Workspace()
+        model = next(iter(transformers_of(self.pipe).values()))
+        # An offloaded model waits on the CPU and computes on the GPU.
+        on_cpu = model.device.type == "cpu" and "_hf_hook" not in model.__dict__
+        return self._workspace if on_cpu else Workspace()
 
     def check(self, policy: Policy) -> None:
         """Raise RuntimeError if `policy` needs 16-bit weights that were not kept, or deltas that the cache forgets."""
