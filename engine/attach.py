@@ -19,7 +19,7 @@ from typing import Callable, Mapping
 
 import torch
 
-from kernels import PackedWeight
+from kernels import PackedWeight, warm_up
 
 from . import block as blocks
 from .calibrate import find_calibration, model_hash
@@ -68,7 +68,8 @@ def attach(
     adaln: "w4a16" packs the AdaLN modulation linears too, "stock" leaves them alone.
     cache: where runs keep the 8-bit deltas of block reuse: "device", or "host", pinned memory with a
         prefetch over PCIe, which saves their size on a GPU (on a CPU both are the same memory).
-    progress: called as progress(done, total) while weights are packed.
+    progress: called as progress(done, total) while weights are packed, then while kernels are compiled for them:
+        on a machine's first use that takes seconds, which the first step would otherwise spend in silence.
     packed: ready packed weights by `Handle.packed()` name, for packed checkpoints; the linears may
         then be empty (meta), and keep must be "none". known_hash: the `model_hash` to go with them.
 
@@ -90,6 +91,7 @@ def attach(
         except BaseException:
             handle._restore()
             raise
+        _compile_kernels(handle, progress)
         if keep == "none":
             for _, group in handle.groups:
                 group.drop_originals()
@@ -169,6 +171,12 @@ def _operate(handle: Handle, progress, packed: Mapping[str, PackedWeight]) -> No
             handle._undo.append(partial(blocks.unwrap, block))
         _follow(handle, slot, model)
     _shadow(handle, handle.pipe, "save_pretrained", partial(_refuse, "save_pretrained"))
+
+
+def _compile_kernels(handle: Handle, progress) -> None:
+    groups = [group for _, group in handle.groups]
+    after = None if progress is None else lambda done, sizes: progress(len(groups) + done, len(groups) + sizes)
+    warm_up([group.packed for group in groups], groups[0].members[0].like.dtype, after)
 
 
 def _follow(handle: Handle, slot: str, model) -> None:

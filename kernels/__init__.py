@@ -5,8 +5,9 @@ in plain PyTorch, and `name_triton.py` holds the Triton kernel. `target.py` alon
 """
 
 from kernels.activations import Int8Activation, Nvfp4Activation, dequantize, outlier_ratio, token_stats
+from kernels.first_use import warm_up
 from kernels.hadamard import hadamard, hadamard_block
-from kernels.linear import PRECISIONS, quantized_linear, warm_up
+from kernels.linear import PRECISIONS, quantized_linear
 from kernels.linear_w4a4 import linear_w4a4
 from kernels.linear_w4a8 import linear_w4a8
 from kernels.linear_w4a16 import linear_w4a16

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from kernels import target
 from kernels.activations import as_tokens
-from kernels.fake_quantize import compile_loops, fake_quantize_int8, fake_quantize_nvfp4
+from kernels.fake_quantize import fake_quantize_int8, fake_quantize_nvfp4
 from kernels.formats import bits_float
 from kernels.linear_w4a4 import linear_w4a4
 from kernels.linear_w4a8 import linear_w4a8
@@ -57,23 +57,6 @@ def quantized_linear(
     if precision == "int8":
         return linear_w4a8(quantize_int8(x, packed.hadamard), packed, bias, x.dtype, workspace)
     return linear_w4a4(quantize_nvfp4(x, packed.hadamard, four_over_six), packed, bias, x.dtype, workspace)
-
-
-def warm_up(packed: PackedWeight, dtype: torch.dtype, tokens: int = 4096) -> str:
-    """Compile now what the first call with a weight of this shape would compile, on the weight's device.
-
-    Worth a line of progress in front of it: the first use on a machine takes seconds, later ones
-    read the compilers' caches. tokens: about how many rows the inputs will have.
-    Returns the target's sentence about the path taken.
-    """
-    answer = target.probe(packed.codes.device)
-    if answer.triton:
-        x = torch.zeros(tokens, packed.shape[1], dtype=dtype, device=packed.codes.device)
-        for precision in PRECISIONS:
-            quantized_linear(x, packed, None, precision)
-    elif answer.compiled_loops:
-        compile_loops()
-    return answer.reason
 
 
 def _on_cpu(

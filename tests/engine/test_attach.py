@@ -89,6 +89,14 @@ def test_plain_calls_follow_the_policy():
     assert torch.equal(pipelines.latents(pipe), stock)
 
 
+def test_progress_tells_of_packing_then_of_compiling():
+    told = []
+    handle = attach(pipelines.cogvideox(layers=1), progress=lambda *step: told.append(step))
+    packing = len(handle.groups)
+    assert told[:packing] == [(done, packing) for done in range(1, packing + 1)]
+    assert told[packing:] in ([], [(packing + 1, packing + 1)])
+
+
 def test_an_uncalibrated_predictor_is_said():
     pipe = pipelines.cogvideox(layers=1)
     with pytest.warns(UserWarning, match="not calibrated"):

@@ -19,7 +19,6 @@ from kernels import (
     quantize_nvfp4,
     quantized_linear,
     unpack_weight,
-    warm_up,
 )
 from kernels.formats import bits_float
 from kernels.linear_w4a8 import integer_product
@@ -183,10 +182,6 @@ def test_four_over_six_is_passed_on():
     assert error(better, exact) < error(plain, exact)
     act = quantize_nvfp4(x, packed.hadamard, four_over_six=True)
     torch.testing.assert_close(better, linear_w4a4(act, packed), rtol=1e-5, atol=1e-5)
-
-
-def test_warming_up_says_which_path_is_taken():
-    assert "PyTorch" in warm_up(pack_weight(layer()[0]), torch.float32)
 
 
 def test_wrong_use_gets_a_sentence():

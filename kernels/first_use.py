@@ -1,0 +1,56 @@
+"""The first use of a kernel compiles it, which takes seconds: here it happens at a moment that can be shown.
+
+Later processes read the compilers' caches on disk. There is nothing to tune: launch configurations
+follow rules, so a kernel is compiled once for a size, not once for a candidate.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Iterable
+
+import torch
+
+from kernels import target
+from kernels.fake_quantize import compile_loops
+from kernels.gelu_quantize import gelu_quantize
+from kernels.linear import PRECISIONS, quantized_linear
+from kernels.norm_modulate import Stream, norm_modulate
+from kernels.weights import PackedWeight
+
+
+def warm_up(
+    weights: Iterable[PackedWeight],
+    dtype: torch.dtype,
+    progress: Callable[[int, int], None] | None = None,
+    tokens: int = 4096,
+) -> str:
+    """Compile now what the first calls with these weights would compile, on the weights' device.
+
+    weights: of one device; each size is compiled once. dtype: of the inputs to come; tokens: about
+    how many rows they will have. progress: called as progress(done, total) after each size.
+    Returns the target's sentence about the path taken; without weights it does nothing.
+    """
+    sizes = {(*packed.shape, packed.hadamard): packed for packed in weights}
+    if not sizes:
+        return "There are no weights to compile for."
+    device = next(iter(sizes.values())).codes.device
+    answer = target.probe(device)
+    if answer.triton:
+        for done, packed in enumerate(sizes.values(), start=1):
+            _run(packed, torch.zeros(1, tokens, packed.shape[1], dtype=dtype, device=device))
+            if progress is not None:
+                progress(done, len(sizes))
+    elif answer.compiled_loops:
+        compile_loops()
+        if progress is not None:
+            progress(1, 1)
+    return answer.reason
+
+
+def _run(packed: PackedWeight, x: torch.Tensor) -> None:
+    for precision in PRECISIONS:
+        quantized_linear(x, packed, None, precision)
+    for quantize in ("int8", "nvfp4"):
+        modulation = x[:, 0]
+        norm_modulate([Stream(x, modulation, modulation)], quantize=quantize, hadamard=packed.hadamard)
+        gelu_quantize(x, quantize=quantize, hadamard=packed.hadamard)
