@@ -52,8 +52,11 @@ def test_stop_ends_within_a_step_and_the_next_click_is_not_lost(tab, served):
     prepare(page, steps=40)
     page.click(".run")
     page.wait_for_function("/^[2-9]\\//.test(document.querySelector('[data-pane=b] .clock').textContent)", timeout=120_000)
+    at_click = page.evaluate("parseInt(document.querySelector('[data-pane=b] .clock').textContent)")
     page.click(".stop")
     ended(page)
+    ran = served[1].sessions.get(page.evaluate("lab6.state.sid")).current.trace.blocks["step"].max() + 1
+    assert ran <= at_click + 2              # the step it was in, and one that the page had not heard of yet
     page.click(".run")                      # at once: a queue that still tears down must not drop it
     assert "Stopped after step" in page.inner_text(".status") or page.evaluate("lab6.busy")
     page.wait_for_function("/^[1-9]\\//.test(document.querySelector('[data-pane=b] .clock').textContent) && lab6.busy", timeout=120_000)
@@ -65,13 +68,14 @@ def test_stop_ends_within_a_step_and_the_next_click_is_not_lost(tab, served):
     assert session.current.trace.blocks["step"].max() < 39
 
 
-def test_closing_the_tab_ends_the_run(tab, served):
+@pytest.mark.parametrize("leave", ["close", "reload"])
+def test_closing_or_reloading_the_tab_ends_the_run(tab, served, leave):
     page = tab()
     prepare(page, steps=60)
     page.click(".run")
     page.wait_for_function("/^[1-9]\\//.test(document.querySelector('[data-pane=b] .clock').textContent)", timeout=120_000)
     assert len(served[1].gate) == 1
-    page.context.close()
+    page.context.close() if leave == "close" else page.reload()
     end = time.monotonic() + 60
     while len(served[1].gate) and time.monotonic() < end:
         time.sleep(0.2)
@@ -81,18 +85,19 @@ def test_closing_the_tab_ends_the_run(tab, served):
 def test_two_visitors_at_once_each_get_their_own_run(tab, served, model):
     from engine.stream import Finished, generate
 
-    wishes = [("w4a4", 11), ("int8_tdc", 12)]
+    wishes = [("w4a4", 11, PROMPT), ("int8_tdc", 12, "a small blue ring spins on a gray background")]
     pages = [tab(), tab()]
-    for page, (preset, seed) in zip(pages, wishes):
+    for page, (preset, seed, prompt) in zip(pages, wishes):
         prepare(page, steps=6, preset=preset, seed=seed)
+        page.evaluate("prompt => lab6.emit('ask', {prompt})", prompt)
     for page in pages:
         page.click(".run")
     for page in pages:
         ended(page)
-    for page, (preset, seed) in zip(pages, wishes):
+    for page, (preset, seed, prompt) in zip(pages, wishes):
         session = served[1].sessions.get(page.evaluate("lab6.state.sid"))
-        alone = [e for e in generate(model.pipe, PROMPT, policy=Policy.preset(preset), seed=seed, steps=6) if isinstance(e, Finished)][0]
-        assert session.current.seed == seed and session.current.prompt == PROMPT
+        alone = [e for e in generate(model.pipe, prompt, policy=Policy.preset(preset), seed=seed, steps=6) if isinstance(e, Finished)][0]
+        assert session.current.seed == seed and session.current.prompt == prompt
         assert np.array_equal(session.current.video["b"], alone.frames)
         assert (session.current.trace.layers["precision"].astype(str).to_numpy() == alone.trace.layers["precision"].astype(str).to_numpy()).all()
 
