@@ -60,8 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_policy(given) -> Policy:
-    """--policy (a preset's name or a JSON file) with every --set FIELD=VALUE applied. Raises PolicyError."""
+    """--policy (a preset's name, "auto" or a JSON file) with every --set FIELD=VALUE applied. Raises PolicyError."""
     name = given.policy
+    if name == "auto":
+        name = _suited(given)
     policy = Policy.preset(name) if name in PRESETS or not name.endswith(".json") else Policy.load(name)
     kinds = {field.name: type(getattr(Policy(), field.name)) for field in fields(Policy)}
     for change in given.set or ():
@@ -70,6 +72,13 @@ def read_policy(given) -> Policy:
             raise ValueError(f"--set expects FIELD=VALUE with a field of {', '.join(kinds)}; got {change[:60]!r}.")
         policy = replace(policy, **{field: _value(text)})
     return policy
+
+
+def _suited(given) -> str:
+    from engine.advice import preset_for
+    from engine.load import device_for
+
+    return preset_for(device_for(given.device))
 
 
 def _value(text: str):
@@ -101,7 +110,10 @@ def _parser() -> argparse.ArgumentParser:
     _model(run)
     run.add_argument("--prompt", required=True, help="what the video shows")
     run.add_argument("--negative-prompt", help="what it should not show (takes effect at guidance above 1)")
-    run.add_argument("--policy", default="sixbit", metavar="PRESET|FILE", help=f"{', '.join(PRESETS)}, or a policy as JSON")
+    run.add_argument(
+        "--policy", default="auto", metavar="PRESET|FILE",
+        help=f"{', '.join(PRESETS)}, a policy as JSON, or auto: sixbit where 4 bits are native (Blackwell), else int8_tdc",
+    )  # fmt: skip
     run.add_argument("--set", action="append", metavar="FIELD=VALUE", help="change one field of the policy")
     run.add_argument("--seed", type=int, help="whole number from 0; random and told if left out")
     _settings(run)

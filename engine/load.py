@@ -34,7 +34,7 @@ def load(path_or_id: str | os.PathLike, device=None, dtype=None, progress: Calla
     tell(0, 3)
     folder = _found(str(path_or_id))
     parts = check_folder(folder)
-    device = _device(device)
+    device = device_for(device)
     dtype = _dtype(dtype, device)
     tell(1, 3)
     if (folder / PACKED).is_file():
@@ -74,7 +74,8 @@ def _found(name: str) -> Path:
         ) from error
 
 
-def _device(device):
+def device_for(device):
+    """The torch device that `load` takes for its argument of that name; raises LoadError for one that is not there."""
     import torch
 
     if device is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
-from engine import vocabulary
+from engine import advice, vocabulary
 from engine.files import shown
 from engine.notice import Notice, notice
 from engine.settings import Policy, needs_calibration
@@ -64,7 +64,7 @@ def check(
     seed = _number("seed", seed, random.SystemRandom().randrange(2**31), whole=True)
     _check_inputs(pipe, accepted, inputs)
     height, width, frames = _check_size(pipe, accepted, height, width, frames, inputs)
-    said = list(policy_warnings(policy, steps))
+    said = [*policy_warnings(policy, steps), *advice.about(policy, pipe._execution_device)]
     if negative_prompt and guidance <= 1:
         said.append(notice("negative_idle", "The negative prompt does nothing at guidance {guidance}; it takes effect "
                            "above 1.", guidance=f"{guidance:g}"))

@@ -33,7 +33,7 @@ def generate(model, folder, *more):
 
 
 def test_generate_writes_a_video_and_a_trace_that_load(model, tmp_path, capsys):
-    assert generate(model, tmp_path, "--seed", "5", "--trace", str(tmp_path / "run.parquet")) == 0
+    assert generate(model, tmp_path, "--policy", "sixbit", "--seed", "5", "--trace", str(tmp_path / "run.parquet")) == 0
     frames, fps = read_mp4(tmp_path / "out.mp4")
     assert frames.shape == (9, 32, 32, 3) and fps == 8
     trace = Trace.load(tmp_path / "run.parquet")
