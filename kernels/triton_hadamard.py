@@ -127,7 +127,7 @@ def _crossed_16(MASK: tl.constexpr):
     bits = bits ^ (bits >> 2)
     bits = bits ^ (bits >> 1)
     same = ((crossed[:, None] ^ index[None, :]) & (15 - MASK)) == 0
-    return tl.where(same, 1 - 2 * (bits & 1), 0)
+    return tl.where(same, tl.where((bits & 1) == 0, 1.0, -1.0), 0.0)
 
 
 @triton.jit
