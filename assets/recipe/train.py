@@ -100,7 +100,7 @@ def main() -> None:
         say("text encoder binds")
         finish(ahead, "compiling ahead", needed=False)
         say("compiled ahead")
-        finish((processes("train_vae", "--refine", *vae_words, port=29513) if decoder else [])
+        finish((processes("train_vae", "--refine", "--turning", 0.35, *vae_words, port=29513) if decoder else [])
                + processes("train_dit", "--refine", "--lr", 6e-4, *dit_words, port=29514), "refining")
     else:
         ahead = []
