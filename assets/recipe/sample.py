@@ -100,6 +100,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=V.MAX_WORDS, help="text tokens; a plain pipe(prompt) uses 226")
     parser.add_argument("--sets", nargs="+", default=list(SETS))
     parser.add_argument("--tag", default="")
+    parser.add_argument("--readers", type=int, help="processes that read the clips back; default: one a core, up to 16")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     cuda = torch.cuda.is_available()
@@ -112,8 +113,9 @@ def main() -> None:
         seconds = time.time() - began
         contact_sheet(clips[-24:]).save(args.out / f"{name}{args.tag}.png")
         save_clips(args.out / f"{name}{args.tag}.npz", clips, prompts)
-        print(json.dumps({"set": name, "tag": args.tag, "clips": len(clips), "right": count_right(clips, prompts),
-                          "seconds": round(seconds, 1)}), flush=True)
+        print(f"{name}: {len(clips)} clips in {seconds:.1f} s", flush=True)
+        print(json.dumps({"set": name, "tag": args.tag, "clips": len(clips),
+                          "right": count_right(clips, prompts, args.readers)}), flush=True)
 
 
 if __name__ == "__main__":
