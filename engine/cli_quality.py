@@ -89,6 +89,9 @@ def frontier(options) -> int:
     work = lab_tasks.ordered(grids, options.first)
     mine = sweep.shard(work, index, count, together=options.grid != ["timing"])
     store = sweep.Store(_part_path(options.out, index, count))
+    # Another number of processes deals the tasks anew: what any part has is done.
+    elsewhere = set().union(*(sweep.keys_in(part) for part in _parts(options.out) if part != store.path))
+    mine = [task for task in mine if task.key not in elsewhere]
 
     def execute(task):
         return {**lab_tasks.execute(bench, task), "processes": count}
@@ -146,7 +149,7 @@ def _merge(out: Path) -> int:
 
     from engine import lab_tasks, sweep
 
-    parts = sorted(out.parent.glob(f"{out.stem}.*-of-*.jsonl"))
+    parts = _parts(out)
     if not parts:
         print(f"There is nothing to merge beside {out.name}; run the shards first.", file=sys.stderr)
         return 1
@@ -238,6 +241,10 @@ def _part(text: str | None) -> tuple[int, int]:
 
 def _part_path(out: Path, index: int, count: int) -> Path:
     return out.with_name(f"{out.stem}.{index}-of-{count}.jsonl")
+
+
+def _parts(out: Path) -> list[Path]:
+    return sorted(out.parent.glob(f"{out.stem}.*-of-*.jsonl"))
 
 
 def _threads(options) -> None:

@@ -98,6 +98,17 @@ class Store:
         return table[first + [name for name in table.columns if name not in first]]
 
 
+def keys_in(path) -> set[str]:
+    """The keys in another process's file, which may be writing its last line right now; nothing is changed."""
+    found = set()
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        try:
+            found.add(json.loads(line)["key"])
+        except (json.JSONDecodeError, KeyError, TypeError):
+            continue
+    return found
+
+
 def shard(tasks: Iterable[Task], index: int, count: int, together: bool = True) -> list[Task]:
     """Part `index` of `count` of the tasks: by (prompt, seed) in turn, so that a process keeps one reference video,
     or one by one where `together` is False."""

@@ -34,12 +34,14 @@ for ((i = 0; i < shards; i++)); do
   CUDA_VISIBLE_DEVICES=$((i % cards)) engine "sweep$i" $((SWEEP + 25)) frontier --device "$DEVICE" "${grids[@]}" "${shared[@]}" --budget "$SWEEP" --shard "$i/$shards" ${METHODS:+--methods $METHODS} & jobs+=($!)
 done
 wait "${jobs[@]}"; echo "sweep: $((SECONDS - began)) s, $(cat "$work"/*.jsonl | wc -l) rows"
+if [ "$TIMING" -gt 0 ]; then
 jobs=(); timing=(frontier --grid timing "${shared[@]}" --budget "$TIMING" ${METHODS:+--methods $METHODS})
 CUDA_VISIBLE_DEVICES=0 engine time $((TIMING + 20)) "${timing[@]}" --device "$DEVICE" --shard 0/1 & jobs+=($!)
 for ((i = 0; i < CPU_TIMERS; i++)); do
   engine "time$i" $((TIMING + 25)) "${timing[@]}" --device cpu --shard "$i/$CPU_TIMERS" & jobs+=($!)
 done
 wait "${jobs[@]}"; echo "timing: $((SECONDS - began)) s, $(cat "$work"/*.jsonl | wc -l) rows"
+fi
 engine merge 60 frontier --merge --out "$work/frontier.parquet"
 engine tables 90 theory --device "$DEVICE" --out "$work" --probes "$work/probes" --rows "$work/frontier.parquet"
 kill "$snapshots" 2>/dev/null

@@ -37,6 +37,8 @@ def test_from_probes_to_tables(folder, tmp_path, capsys):
     assert main([*sweep, *methods, "--shard", "1/2"]) == 0
     each = 1 + len(FRONTIER["dmpq"])
     assert f"0 runs added, {each} of {each} there" in capsys.readouterr().out
+    assert main([*sweep, *methods, "--shard", "0/3"]) == 0  # dealt anew over three: all is done already
+    assert "0 runs added, 0 of 0 there" in capsys.readouterr().out
     assert main([*sweep, "--merge"]) == 0
     rows = pd.read_parquet(out)
     assert len(rows) == 2 * each and rows["prompt"].nunique() == 2

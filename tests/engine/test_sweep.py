@@ -74,6 +74,15 @@ def test_what_is_not_ready_waits_for_the_rest_and_is_left_for_later(tmp_path):
     assert sweep.run(tasks(5), store, execute) == 1 and order[-1] == 2
 
 
+def test_keys_of_a_file_that_is_being_written_are_read_without_touching_it(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    sweep.run(tasks(3), sweep.Store(path), lambda task: {"psnr": 1.0})
+    with open(path, "a") as file:
+        file.write('{"key": "half')
+    before = path.read_bytes()
+    assert sweep.keys_in(path) == {task.key for task in tasks(3)} and path.read_bytes() == before
+
+
 def test_timing_tasks_are_dealt_one_by_one():
     assert [task.seed for task in sweep.shard(tasks(5), 1, 2, together=False)] == [1, 3]
 
