@@ -34,9 +34,9 @@ ERROR = 0.092
 _REUSE = tuple({"tdc_threshold": value} for value in REUSE)
 _DYNAMIC_REUSE = tuple({"error_threshold": ERROR, **values} for values in _REUSE)
 _AHEAD = (
+    {"extrapolation": 0.8, "tdc_threshold": 0.12},
     {"extrapolation": 0.8, "tdc_threshold": 0.18},
     {"extrapolation": 0.8, "tdc_threshold": 0.26, "max_skips": 3},
-    {"extrapolation": 0.8, "tdc_threshold": 0.50, "max_skips": 4},
 )
 _LEAN = {"resume": "last_gamma", "purify_to": "int8"}
 
@@ -66,7 +66,7 @@ FRONTIER: Grid = {
     "first_block_cache": tuple({"threshold": value} for value in (0.05, 0.12, 0.20)),
     "tdc": _REUSE,
     "taylorseer": tuple({"interval": value} for value in (2, 3)),
-    "mag_cache": tuple({"threshold": value} for value in (0.06, 0.12)),
+    "mag_cache": tuple({"threshold": value} for value in (0.06, 0.12, 0.24)),
     "pyramid_attention_broadcast": ({"skip_range": 2},),
     "smoothquant_w8a8": ({},),
     "w4a16": ({},),
@@ -141,9 +141,12 @@ FINE: Grid = {
     "sixbit": ({"error_threshold": ERROR, "tdc_threshold": 0.26},),
     "dmpq": ({"error_threshold": 0.075}, {"error_threshold": 0.11}),
     "taylorseer": ({"interval": 4},),
-    "mag_cache": ({"threshold": 0.03}, {"threshold": 0.24}),
+    "mag_cache": ({"threshold": 0.03},),
     "pyramid_attention_broadcast": ({"skip_range": 3},),
-    "tdc_extrapolated": tuple({"extrapolation": value, **_REUSE[2]} for value in (0.6, 1.0)),
+    "tdc_extrapolated": (
+        *({"extrapolation": value, **_REUSE[2]} for value in (0.6, 1.0)),
+        {"extrapolation": 0.8, "tdc_threshold": 0.50, "max_skips": 4},
+    ),
 }
 
 GRIDS: Mapping[str, Grid] = {
