@@ -114,20 +114,20 @@ def _draw(device, *shape, scale=1.0):
     return torch.randn(shape, device=device).mul_(scale).to(torch.bfloat16)
 
 
-def _exact(*parts: torch.Tensor) -> list[torch.Tensor]:
+def as_float64(*parts: torch.Tensor) -> list[torch.Tensor]:
     """As float64; on the CPU if all are small: a memory checker then watches our kernels and little else."""
     small = max(part.numel() for part in parts) < _SMALL
     return [(part.cpu() if small else part).double() for part in parts]
 
 
-def _values(act, block: int) -> torch.Tensor:
+def values_of(act, block: int) -> torch.Tensor:
     """The first tokens' values as float64, on their own axes."""
     codes, scale = act.codes[:_CHECKED].cpu(), act.token_scale[:_CHECKED, None].cpu()
     values = codes.float() if isinstance(act, Int8Activation) else nvfp4_values(codes, act.scales[:_CHECKED].cpu())
     return hadamard(values[:, : act.shape[-1]].double() * scale.double(), block)
 
 
-def _relative(ours: torch.Tensor, exact: torch.Tensor) -> float:
+def relative_error(ours: torch.Tensor, exact: torch.Tensor) -> float:
     return ((ours.to(exact.device).double() - exact).norm() / exact.norm()).item()
 
 
@@ -153,7 +153,7 @@ def _norm_modulate(model: Shape, device, compiled):
         ]
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
-    first, *affine, gain, offset = _exact(streams[0].x[0, :_CHECKED], weight, bias, scale[0], shift[0])
+    first, *affine, gain, offset = as_float64(streams[0].x[0, :_CHECKED], weight, bias, scale[0], shift[0])
     exact = F.layer_norm(first, (width,), *affine) * (1 + gain) + offset
     rows, block = batch * model.tokens, hadamard_block(width)
     for name, size in (("int8", 1.0), ("nvfp4", 0.5625)):
@@ -164,14 +164,14 @@ def _norm_modulate(model: Shape, device, compiled):
         yield Case(
             f"LayerNorm+modulate+Hadamard+{name}", f"{rows} x {width}", ours,
             _with_compiled({"LayerNorm, modulate, cat (16-bit)": stock}, compiled and name == "int8"),
-            lambda ours=ours: _relative(_values(ours(), block)[: len(exact)], exact),
+            lambda ours=ours: relative_error(values_of(ours(), block)[: len(exact)], exact),
             bytes=int(rows * width * (2 + size)),
         )
 
 
 def _gelu(model: Shape, device, compiled):
     x, rows, block = _draw(device, model.batch, model.tokens, model.ffn), model.batch * model.tokens, hadamard_block(model.ffn)
-    exact = F.gelu(*_exact(x.flatten(0, 1)[:_CHECKED]), approximate="tanh")
+    exact = F.gelu(*as_float64(x.flatten(0, 1)[:_CHECKED]), approximate="tanh")
     for name, size in (("int8", 1.0), ("nvfp4", 0.5625)):
 
         def ours(name=name):
@@ -180,14 +180,14 @@ def _gelu(model: Shape, device, compiled):
         yield Case(
             f"GELU+Hadamard+{name}", f"{rows} x {model.ffn}", ours,
             {"GELU (16-bit)": lambda: F.gelu(x, approximate="tanh")},
-            lambda ours=ours: _relative(_values(ours(), block), exact),
+            lambda ours=ours: relative_error(values_of(ours(), block), exact),
             bytes=int(rows * model.ffn * (2 + size)),
         )
 
 
 def _quantizers(model: Shape, device, compiled):
     x = _draw(device, model.batch * model.tokens, model.channels)
-    block, (exact,) = hadamard_block(model.channels), _exact(x[:_CHECKED])
+    block, (exact,) = hadamard_block(model.channels), as_float64(x[:_CHECKED])
 
     def stock():
         scale = x.abs().amax(dim=-1, keepdim=True) / 127
@@ -201,7 +201,7 @@ def _quantizers(model: Shape, device, compiled):
         yield Case(
             f"Hadamard+{name}", f"{x.shape[0]} x {x.shape[1]}", ours,
             {"int8 per token, no rotation (eager)": stock},
-            lambda ours=ours: _relative(_values(ours(), block), exact),
+            lambda ours=ours: relative_error(values_of(ours(), block), exact),
             bytes=int(x.numel() * (2 + size)),
         )
 
@@ -209,13 +209,13 @@ def _quantizers(model: Shape, device, compiled):
 def _gate(model: Shape, device, compiled):
     x, joint = (_draw(device, model.batch, size, model.channels) for size in (model.video, model.tokens))
     update, gate = joint[:, model.text :], _draw(device, model.batch, model.channels)
-    base, factor, addend = _exact(x[0, :_CHECKED], gate[0], update[0, :_CHECKED])
+    base, factor, addend = as_float64(x[0, :_CHECKED], gate[0], update[0, :_CHECKED])
     exact = base + factor * addend
     yield Case(
         "gate x update + residual", f"{model.batch * model.video} x {model.channels}",
         lambda: gate_residual(x, update, gate),
         _with_compiled({"eager": lambda: x + gate[:, None] * update}, compiled),
-        lambda: _relative(gate_residual(x, update, gate)[0, :_CHECKED], exact),
+        lambda: relative_error(gate_residual(x, update, gate)[0, :_CHECKED], exact),
         bytes=3 * x.nbytes,
     )
 
@@ -253,7 +253,7 @@ def _qk(model: Shape, device, compiled):
 
     def error():
         part = joint[:1].clone()
-        exact, *affine, exact_cos, exact_sin = _exact(part.chunk(3, dim=-1)[0], weight, bias, cos, sin)
+        exact, *affine, exact_cos, exact_sin = as_float64(part.chunk(3, dim=-1)[0], weight, bias, cos, sin)
         if per_head:
             exact = F.layer_norm(exact.unflatten(-1, (heads, head)), (head,), *affine, 1e-6)
         else:
@@ -262,7 +262,7 @@ def _qk(model: Shape, device, compiled):
         turned = torch.stack([-odd, even], dim=-1).flatten(-2) * exact_sin[:, None]
         turned = exact[:, model.text :] * exact_cos[:, None] + turned
         exact = torch.cat([exact[:, : model.text], turned], dim=1).flatten(-2)
-        return _relative(ours(part), exact)
+        return relative_error(ours(part), exact)
 
     mean_error = error()
     yield Case(
@@ -285,30 +285,30 @@ def _delta(model: Shape, device, compiled):
         sums = delta.abs().sum(), x.abs().sum(), (delta - plain).abs().sum(), plain.abs().sum()
         return delta, sums
 
-    before, after, moved = _exact(x[0, :_CHECKED], y[0, :_CHECKED], dequantize_delta(cached, slice(0, _CHECKED)))
+    before, after, moved = as_float64(x[0, :_CHECKED], y[0, :_CHECKED], dequantize_delta(cached, slice(0, _CHECKED)))
     exact = after - before
     yield Case(
         "delta, 4 sums, int8 cache", label, lambda: residual_delta(x, y, cached),
         _with_compiled({"delta and sums (eager, 16-bit)": measured}, compiled),
-        lambda: _relative(dequantize_delta(residual_delta(x, y)[0], slice(0, _CHECKED))[: len(exact)], exact),
+        lambda: relative_error(dequantize_delta(residual_delta(x, y)[0], slice(0, _CHECKED))[: len(exact)], exact),
         bytes=x.numel() * (2 + 2 + 1 + 1),
     )
     applied = before + moved[: len(exact)]
     yield Case(
         "x + int8 delta", label, lambda: apply_delta(x, cached), {"x + delta (16-bit)": lambda: x + plain},
-        lambda: _relative(apply_delta(x, cached)[0, :_CHECKED], applied), bytes=x.numel() * 5,
+        lambda: relative_error(apply_delta(x, cached)[0, :_CHECKED], applied), bytes=x.numel() * 5,
     )
 
 
 def _predicate(model: Shape, device, compiled):
     rows = model.batch * model.tokens
     absmax, abssum = torch.rand(rows, device=device) + 3, torch.rand(rows, device=device) * model.channels
-    largest, total = (part.view(model.batch, -1) for part in _exact(absmax, abssum))
+    largest, total = (part.view(model.batch, -1) for part in as_float64(absmax, abssum))
     exact = largest.amax(1) / (total.mean(1) / model.channels)
     arguments = absmax, abssum, model.batch, model.channels, 25.0
     yield Case(
         "PDR verdict on the device", f"{rows} tokens", lambda: outlier_predicate(*arguments), {},
-        lambda: _relative(outlier_predicate(*arguments).ratio, exact), bytes=8 * rows,
+        lambda: relative_error(outlier_predicate(*arguments).ratio, exact), bytes=8 * rows,
     )
 
 
@@ -329,7 +329,7 @@ def _product(name, rows, inner, columns, device, workspace):
     x = _draw(device, rows, inner)
     weight, bias = _draw(device, columns, inner, scale=0.02), _draw(device, columns, scale=0.1)
     packed = _packed(weight)
-    tokens, matrix, offset = _exact(x[:_CHECKED], dequantize_weight(packed, torch.float32), bias)
+    tokens, matrix, offset = as_float64(x[:_CHECKED], dequantize_weight(packed, torch.float32), bias)
     exact = tokens @ matrix.T + offset
     label, flops = f"{name} {rows} x {inner} x {columns}", 2 * rows * inner * columns
     bf16 = {"cuBLAS bf16" if device == "cuda" else "F.linear bf16": lambda: F.linear(x, weight, bias)}
@@ -343,7 +343,7 @@ def _product(name, rows, inner, columns, device, workspace):
 
         yield Case(
             f"{op} quantize+unpack+product", label, run, bf16,
-            lambda run=run: _relative(run()[:_CHECKED], exact),
+            lambda run=run: relative_error(run()[:_CHECKED], exact),
             ceiling="int8" if precision == "int8" else "bf16", flops=flops,
         )
 
@@ -360,5 +360,5 @@ def _gemm_alone(x, packed, bias, label, alternatives, exact, flops):
 
     return Case(
         "W4A8 product alone", label, product, alternatives,
-        lambda: _relative(product()[:_CHECKED], exact), ceiling="int8", flops=flops,
+        lambda: relative_error(product()[:_CHECKED], exact), ceiling="int8", flops=flops,
     )

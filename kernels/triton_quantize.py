@@ -46,7 +46,7 @@ class Launch(NamedTuple):
 
 
 # The fastest on an H200 at CogVideoX's sizes (`python -m kernels.bench --explore`).
-_LAUNCHES = {
+LAUNCHES = {
     ("quantize", "int8"): Launch(48, 1, 1),
     ("quantize", "nvfp4"): Launch(48, 1, 1),
     ("norm_modulate", "int8"): Launch(24, 8, 3),
@@ -55,7 +55,7 @@ _LAUNCHES = {
     ("gelu_quantize", "nvfp4"): Launch(48, 1, 1),
 }
 # Below this a program takes one token, so that every multiprocessor has one.
-_MANY_ROWS = 4096
+MANY_ROWS = 4096
 
 
 @triton.jit
@@ -107,7 +107,11 @@ def store_row(
             peaks = ()
             for i in tl.static_range(CHUNKS):
                 peaks = peaks + (block_maxima(z[i], WIDTH),)
-            largest = row_max(peaks, CHUNKS)
+            if HADAMARD == 128 and not SPLIT:
+                largest = row_max(peaks, CHUNKS)
+            else:
+                # After `hadamard_groups` the lanes beside a block's may not be neighbours: see `hadamard_128`.
+                largest = row_max(z, CHUNKS)
             step = nvfp4_token_scale(largest, FOUR_OVER_SIX) * norm
             tl.store(token_scale + row, tl.where(is_finite(sum_in), step, float("nan")))
             to_scale = to_block_scale(largest, FOUR_OVER_SIX)
@@ -121,10 +125,10 @@ def launch_shape(op: str, channels: int, rows: int, quantize: str | None) -> dic
     """Launch constants of an op's row kernel: `row_shape`, TOKENS a program and num_stages."""
     if quantize is None:
         return {**row_shape(channels), "TOKENS": 1, "num_stages": 1}
-    values, tokens, stages = _LAUNCHES[op, quantize]
-    if rows < _MANY_ROWS:
+    values, tokens, stages = LAUNCHES[op, quantize]
+    if rows < MANY_ROWS:
         tokens, stages = 1, 1
-    return {**row_shape(channels, values, narrow=True), "TOKENS": tokens, "num_stages": stages}
+    return {**row_shape(channels, values), "TOKENS": tokens, "num_stages": stages}
 
 
 class RowOutput:

@@ -9,6 +9,8 @@ reads in flight to fill the memory bus.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -38,11 +40,12 @@ def as_samples(x: torch.Tensor) -> torch.Tensor:
     return samples if samples.stride(-1) == 1 else samples.contiguous()
 
 
-def row_shape(channels: int, values: int = 96, narrow: bool = False) -> dict[str, int]:
+def row_shape(channels: int, values: int | None = None) -> dict[str, int]:
     """Launch constants of a row kernel: CHANNELS, WIDTH of a chunk, CHUNKS, and num_warps.
 
-    The fewest warps that hold the row at `values` values a thread; then the width that pads least;
-    then the widest chunk, or the narrowest.
+    Without `values` the fewest warps that hold the row, then the width that pads least, then the
+    widest chunk. Else about `values` values a thread, with little padding, in the narrowest chunks:
+    one 16-byte read a thread, which `hadamard_128` takes without moving it.
     Raises ValueError for a row that does not fit in one program.
     """
     if channels > _MAX_CHANNELS:
@@ -50,15 +53,18 @@ def row_shape(channels: int, values: int = 96, narrow: bool = False) -> dict[str
             f"A Triton row kernel takes at most {_MAX_CHANNELS} channels, but the tensor has "
             f"{channels}; call the PyTorch twin for it."
         )
-    for warps in (1, 2, 4, 8, 16):
-        room = warps * 32 * (values if warps < 16 else _MOST_VALUES)
-        widths = [warps * width for width in _CHUNK_WIDTHS]
-        shapes = [(-(-channels // width) * width, width) for width in widths]
-        shapes = [(size, width if narrow else -width) for size, width in shapes if size <= room]
-        if shapes:
-            size, width = min(shapes)
-            break
-    return {"CHANNELS": channels, "WIDTH": abs(width), "CHUNKS": size // abs(width), "num_warps": warps}
+    shapes = []
+    for warps in (1, 2, 4, 8, 16) if values else (1, 2, 4, 8):
+        for per_warp in _CHUNK_WIDTHS[:1] if values else _CHUNK_WIDTHS:
+            width = warps * per_warp
+            chunks = -(-channels // width)
+            held = chunks * per_warp // 32
+            if held <= _MOST_VALUES:
+                padding = chunks * width / channels - 1.0
+                badness = abs(math.log2(held / values)) + 5.0 * padding if values else (warps, padding, -width)
+                shapes.append((badness, width, chunks, warps))
+    _, width, chunks, warps = min(shapes)
+    return {"CHANNELS": channels, "WIDTH": width, "CHUNKS": chunks, "num_warps": warps}
 
 
 @triton.jit
