@@ -22,10 +22,12 @@ from kernels.gelu_quantize import gelu_quantize
 from kernels.norm_modulate import Stream, norm_modulate
 from kernels.qk_norm_rope import qk_norm_rope
 
-from .products import feed_forward, product
+from .products import Quantized, feed_forward
 
 _GROUPS = ("qkv", "out", "up", "down")
 _PROCESSOR = "CogVideoXAttnProcessor2_0"
+# Samples whose queries, keys and values exist at once: 655 MB for two at CogVideoX-5B's size, which is a block's peak.
+_SAMPLES = 1
 
 
 def applies(module, groups, kwargs, x: torch.Tensor) -> bool:
@@ -61,42 +63,77 @@ def cogvideox_block(evaluation, module, groups, hidden_states, encoder_hidden_st
     evaluation: the `Evaluation` whose plan decides and which takes notes.
     """
     video, text = hidden_states, encoder_hidden_states
-    dtype, first = video.dtype, text.shape[1]
-    attention = module.attn1
-
-    modulation = module.norm1.linear(module.norm1.silu(temb))
-    make, gates = _modulated(module.norm1.norm, modulation, text, video, groups["qkv"])
-    qkv = product(evaluation, groups["qkv"], make, dtype)
-    q, k, v = qkv.split(groups["qkv"].sizes, dim=-1)
-    qk_norm_rope(
-        q, k, attention.heads, attention.norm_q.weight, attention.norm_q.bias, attention.norm_k.weight,
-        attention.norm_k.bias, norm="layer", eps=attention.norm_q.eps, rope=image_rotary_emb, first=first,
-    )  # fmt: skip
-    mixed = attend(*(part.unflatten(-1, (attention.heads, -1)).transpose(1, 2) for part in (q, k, v)))
-    del qkv, q, k, v
-    make = _quantizer(mixed.transpose(1, 2).flatten(2), groups["out"])
-    del mixed
-    update = product(evaluation, groups["out"], make, dtype)
-    del make
-    text = gate_residual(text, update[:, :first], gates[0])
-    video = gate_residual(video, update[:, first:], gates[1])
-    # The feed-forward is where a block needs most memory: nothing that is done with may last into it.
-    del update
+    samples, tokens = len(video), text.shape[1] + video.shape[1]
+    text, video = _attention(evaluation, module, groups, text, video, temb, image_rotary_emb)
 
     modulation = module.norm2.linear(module.norm2.silu(temb))
     make, gates = _modulated(module.norm2.norm, modulation, text, video, groups["up"])
-    update = feed_forward(evaluation, groups["up"], groups["down"], make, _activated, dtype)
     # Both streams are this block's own by now, so the last update may land in place.
-    gate_residual(text, update[:, :first], gates[0], out=text)
-    gate_residual(video, update[:, first:], gates[1], out=video)
+    feed_forward(
+        evaluation, groups["up"], groups["down"], make, _activated, video.dtype, samples, tokens,
+        lambda sample, start, update: _add(text, video, text, video, gates, update, slice(sample, sample + 1), start),
+    )  # fmt: skip
     return video, text
+
+
+def _attention(evaluation, module, groups, text, video, temb, rope):
+    """The streams after the gated attention, (text, video), in memory of their own."""
+    attention, dtype, first = module.attn1, video.dtype, text.shape[1]
+    rows = len(video) * (first + video.shape[1])
+    parts = [slice(start, start + _SAMPLES) for start in range(0, len(video), _SAMPLES)]
+    modulation = module.norm1.linear(module.norm1.silu(temb))
+    make, gates = _modulated(module.norm1.norm, modulation, text, video, groups["qkv"])
+    joint = Quantized(evaluation, groups["qkv"], make, parts, rows, dtype)
+    after = tuple(torch.empty(stream.shape, dtype=dtype, device=stream.device) for stream in (text, video))
+    mixed: dict[int, torch.Tensor] = {}
+
+    def mix(index: int) -> None:
+        q, k, v = joint(index).split(groups["qkv"].sizes, dim=-1)
+        qk_norm_rope(
+            q, k, attention.heads, attention.norm_q.weight, attention.norm_q.bias, attention.norm_k.weight,
+            attention.norm_k.bias, norm="layer", eps=attention.norm_q.eps, rope=rope, first=first,
+        )  # fmt: skip
+        heads = (part.unflatten(-1, (attention.heads, -1)).transpose(1, 2) for part in (q, k, v))
+        mixed[parts[index].start] = attend(*heads).transpose(1, 2).flatten(2)
+
+    def quantized() -> Quantized:
+        return Quantized(evaluation, groups["out"], _quantizer(mixed, groups["out"]), parts, rows, dtype)
+
+    if evaluation.purifiable(groups["out"]):
+        for index in range(len(parts)):
+            mix(index)
+        del joint, make
+        out = quantized()
+    else:
+        out = quantized()
+    for index, part in enumerate(parts):
+        if part.start not in mixed:
+            mix(index)
+        update = out(index)
+        del mixed[part.start]
+        _add(*after, text, video, gates, update, part)
+        del update
+    return after
+
+
+def _add(text_out, video_out, text, video, gates, update, samples: slice, start: int = 0) -> None:
+    """Gate `update`, the tokens of these samples from `start` on (text first, then video), onto both streams."""
+    first, stop = text.shape[1], start + update.shape[1]
+    for stream, out, gate, offset, end in (
+        (text, text_out, gates[0], 0, min(stop, first)), (video, video_out, gates[1], first, stop),
+    ):  # fmt: skip
+        begin = max(start, offset)
+        if begin < end:
+            here = (samples, slice(begin - offset, end - offset))
+            gate_residual(stream[here], update[:, begin - start : end - start], gate[samples], out=out[here])
 
 
 def _modulated(norm, modulation, text, video, group):
     shift, scale, gate, text_shift, text_scale, text_gate = modulation.chunk(6, dim=1)
-    streams = [Stream(text, text_shift, text_scale), Stream(video, shift, scale)]
+    inputs = ((text, text_shift, text_scale), (video, shift, scale))
 
-    def make(precision):
+    def make(precision, samples):
+        streams = [Stream(*(part[samples] for part in stream)) for stream in inputs]
         return norm_modulate(
             streams, norm.weight, norm.bias, eps=norm.eps, quantize=precision, hadamard=group.packed.hadamard
         )
@@ -104,8 +141,9 @@ def _modulated(norm, modulation, text, video, group):
     return make, (text_gate, gate)
 
 
-def _quantizer(x: torch.Tensor, group):
-    def make(precision):
+def _quantizer(inputs: dict[int, torch.Tensor], group):
+    def make(precision, samples):
+        x = inputs[samples.start]
         if precision is None:
             return x
         return (quantize_int8 if precision == "int8" else quantize_nvfp4)(x, group.packed.hadamard)

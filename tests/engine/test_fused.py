@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine import fused
+from engine import fused, products
 from engine.attach import attach
 from engine.policy import PRESETS
 from engine.run import record
@@ -44,11 +44,16 @@ def run_once(policy, **changes):
 
 
 @pytest.mark.parametrize("name", ["w4a16", "w4a8", "w4a4", "int8_tdc", "mixed", "lifted"])
-def test_equals_the_plain_path(name, request, anywhere):
+@pytest.mark.parametrize("samples", [1, 2])
+def test_equals_the_plain_path(name, samples, anywhere, monkeypatch):
+    # Strips of eight tokens end inside the text, at its end and inside the video.
+    monkeypatch.setattr(fused, "_SAMPLES", samples)
+    monkeypatch.setattr(products, "_TILE_ROWS", 8)
+    monkeypatch.setattr(products, "_STRIP_ROWS", 8)
     policy = {"mixed": MIXED, "lifted": LIFTED}.get(name) or PRESETS[name]
     ours, trace = run_once(policy)
     assert anywhere and all(anywhere)
-    request.getfixturevalue("monkeypatch").undo()
+    monkeypatch.undo()
     plain, expected = run_once(policy)
     # Roundings differ in the last bit of float32, and one flipped 4-bit code is a whole quantization step.
     assert (ours - plain).norm() / plain.norm() < (0.12 if name in ("w4a4", "mixed", "lifted") else 0.02)

@@ -73,14 +73,14 @@ def test_a_fused_block_leaves_adapted_layers_to_the_stock_forward(monkeypatch):
     class Present:
         triton = True
 
-    monkeypatch.setattr(fused.target, "probe", lambda device: Present)
     pipe = pipelines.cogvideox()
     handle = attach(pipe, PRESETS["w4a8"])
 
     def look():
         for index in range(2):
             block, groups, _ = handle.anatomy("transformer", index)
-            with torch.no_grad():
+            with torch.no_grad(), monkeypatch.context() as patch:
+                patch.setattr(fused.target, "probe", lambda device: Present)
                 applied.append(fused.applies(block, groups, {}, torch.zeros(1)))
 
     look()
