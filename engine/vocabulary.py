@@ -17,6 +17,8 @@ import random
 import re
 from dataclasses import dataclass
 
+from engine.notice import notice
+
 FPS = 8
 FRAMES = 17
 SIZE = 128
@@ -119,9 +121,10 @@ WORDS = ("<pad>", "</s>", "<unk>", *dict.fromkeys(
      *(word for motion in MOTIONS for word in motion.split())]))
 
 EXAMPLE = "a large red circle moves right on a black background"
-KNOWN = (f"This small model knows these words: sizes {', '.join(SIZES)}; colours {', '.join(COLOURS)}; "
-         f"shapes {', '.join(SHAPES)}; motions {', '.join(MOTIONS)}; on a {', '.join(BACKGROUNDS)} background; "
-         f"in a {', '.join(ROOMS)} room.")
+KNOWN = ("This small model knows these words: sizes {sizes}; colours {colours}; shapes {shapes}; motions {motions}; "
+         "on a {backgrounds} background; in a {rooms} room.")
+LISTS = {name: ", ".join(words) for name, words in (("sizes", SIZES), ("colours", COLOURS), ("shapes", SHAPES),
+                                                    ("motions", MOTIONS), ("backgrounds", BACKGROUNDS), ("rooms", ROOMS))}
 
 
 def words_of(prompt: str) -> list[str]:
@@ -133,18 +136,19 @@ def parse(prompt: str) -> Scene:
     """Read a prompt. Raises ValueError with one sentence a person can act on."""
     words = words_of(prompt)
     if not words:
-        raise ValueError(f'The prompt is empty. Try "{EXAMPLE}". {KNOWN}')
+        raise ValueError(notice("prompt_empty", 'The prompt is empty. Try "{example}". ' + KNOWN, example=EXAMPLE, **LISTS))
     for word in words:
         if word not in WORDS[3:]:
             shown = word if len(word) <= 40 else word[:40] + "…"
-            raise ValueError(f'{KNOWN} It does not know "{shown}".')
+            raise ValueError(notice("unknown_word", KNOWN + ' It does not know "{word}".', word=shown, **LISTS))
     rest = " ".join(words)
     one = (rf"a ({'|'.join(SIZES)}) ({'|'.join(COLOURS)}) ({'|'.join(SHAPES)}) ({'|'.join(MOTIONS)})")
     place = rf"(?:on a (?P<plain>{'|'.join(BACKGROUNDS)}) background|in a (?P<scenic>{'|'.join(ROOMS)}) room)"
     found = re.fullmatch(rf"{one}(?: and {one})? {place}", rest)
     if found is None:
-        raise ValueError(f'Expected one or two objects, each "a size colour shape motion", then a place, as in '
-                         f'"{EXAMPLE}"; got the words in another order. {KNOWN}')
+        raise ValueError(notice(
+            "word_order", 'Expected one or two objects, each "a size colour shape motion", then a place, as in '
+            '"{example}"; got the words in another order. ' + KNOWN, example=EXAMPLE, **LISTS))
     groups = found.groups()
     objects = [Object(*groups[0:4])] + ([Object(*groups[4:8])] if groups[4] else [])
     dialect = "plain" if found["plain"] else "scenic"

@@ -1,29 +1,10 @@
 /* Compare: one figure with its controls, and tables. All words and numbers come from `open_compare`. */
 const root = element.querySelector('.versus');
 const state = { lang: lab.lang || 'en', controls: {}, view: null };
-let flying = false, waiting = false;
 
 /* DRAWING */
 
-async function ask() {
-  if (flying) { waiting = true; return; }
-  flying = true;
-  try {
-    const view = await server.open_compare({ lang: state.lang, controls: state.controls });
-    if (view.lang === state.lang) { state.view = view; show(view); }
-  } catch (problem) {
-    tell(props.trouble[state.lang]);
-  } finally {
-    flying = false;
-    if (waiting) { waiting = false; ask(); }
-  }
-}
-
-function tell(sentence) {
-  const line = root.querySelector('.l-trouble') || root.appendChild(el('p', 'l-trouble'));
-  line.setAttribute('role', 'status');
-  line.textContent = sentence;
-}
+const ask = asker(() => server.open_compare({ lang: state.lang, controls: state.controls }), (view) => view.lang === state.lang);
 
 function show(view) {
   root.lang = view.lang;
@@ -83,20 +64,6 @@ function paint() {
     const dot = state.view.frontier.dots[row];
     if (dot) { if (lab.go) intoLab(null, dot.cfg); else location.search = dot.href; } else tell(state.view.frontier.no_point);
   } });
-}
-
-function chips(control) {
-  const group = el('fieldset', 'l-control');
-  group.append(el('legend', '', control.label));
-  control.options.forEach(([value, text]) => {
-    const label = el('label', 'l-chip');
-    const input = el('input');
-    Object.assign(input, { type: 'radio', name: 'compare-' + control.id, value, checked: value === control.value });
-    input.onchange = () => { state.controls[control.id] = value; ask(); };
-    label.append(input, el('span', '', text));
-    group.append(label);
-  });
-  return group;
 }
 
 function table(part) {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import pandas as pd
 
@@ -18,6 +17,7 @@ from app.i18n import resolve, text
 from app.lessons import controls
 from app.lessons.course import finite
 from app.lessons.page import sentences
+from app.links import into_lab
 from engine.settings import PRESETS
 from engine.trace import Trace
 
@@ -94,11 +94,7 @@ def verdict(found: measured.Points, say) -> str:
 def link_of(method: str, setting: str, lang: str) -> dict[str, Any] | None:
     """What opens a point of ours in the Lab; None for a peer's."""
     policy = measured.policy_of(method, setting)
-    if policy is None:
-        return None
-    cfg = {"policy": policy.to_dict()}
-    language = "zh" if lang == "zh-CN" else "en"
-    return {"cfg": cfg, "href": f"?cfg={quote(json.dumps(cfg, separators=(',', ':')))}&lang={language}"}
+    return None if policy is None else into_lab(policy, lang)
 
 
 def dots_table(found: measured.Points, names: dict[str, str], lang: str, say) -> dict[str, Any]:

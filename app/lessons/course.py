@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 from app.i18n import resolve, text
 from app.lessons import (
@@ -19,6 +17,7 @@ from app.lessons import (
     page_turn,
 )
 from app.lessons.material import Material
+from app.links import into_lab
 
 PAGES = (page_average, page_ruler, page_rotation, page_forecast, page_budget, page_refresh, page_turn)
 COUNT = len(PAGES)
@@ -34,10 +33,7 @@ def open_lesson(material: Material, lesson: Any, lang: Any, sent: Any) -> dict[s
     lessons = COUNT - 1
     lab = None
     if shown.lab is not None:
-        cfg = {"policy": shown.lab.to_dict(), **({"source": material.source} if material.source else {})}
-        link = {"cfg": json.dumps(cfg, separators=(",", ":")), "lang": "zh" if lang == "zh-CN" else "en"}
-        lab = {"label": shown.lab_label or text(lang, "learn.lab"), "cfg": cfg,
-               "href": "?" + "&".join(f"{name}={quote(value)}" for name, value in link.items())}  # fmt: skip
+        lab = {"label": shown.lab_label or text(lang, "learn.lab"), **into_lab(shown.lab, lang, material.source)}
     return finite({
         "lesson": number, "lang": lang, "title": shown.title, "lead": shown.lead, "task": shown.task,
         "controls": shown.controls, "figures": shown.figures, "facts": [list(fact) for fact in shown.facts],

@@ -1,5 +1,5 @@
-/* Drawing that Learn and Compare share. `root` is the component's own element; `element`, `props` and
-   `server` are given by gr.HTML, `lab` by the page's bus. */
+/* What Learn and Compare share: asking, answering, drawing. `root` is the component's own element and `state` what
+   it asks with; `element`, `props` and `server` are given by gr.HTML, `lab` by the page's bus. */
 const plots = new Map();
 const el = (tag, cls, html) => {
   const node = document.createElement(tag);
@@ -16,6 +16,46 @@ function themed(value) {
   if (Array.isArray(value)) return value.map(themed);
   if (value && typeof value === 'object') return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, k === 'bdata' ? v : themed(v)]));
   return typeof value === 'string' ? tint(value) : value;
+}
+
+/* Ask for the newest state only: while one answer is under way, later wishes collapse into one. */
+function asker(question, fits) {
+  let flying = false, waiting = false;
+  return async function ask() {
+    if (flying) { waiting = true; return; }
+    flying = true;
+    try {
+      const view = await question();
+      if (fits(view)) { state.view = view; show(view); }
+    } catch (problem) {
+      tell(props.trouble[state.lang]);
+    } finally {
+      flying = false;
+      if (waiting) { waiting = false; ask(); }
+    }
+  };
+}
+
+function tell(sentence) {
+  const line = root.querySelector('.l-trouble') || root.appendChild(el('p', 'l-trouble'));
+  line.setAttribute('role', 'status');
+  line.textContent = sentence;
+}
+
+function send(id, value) { state.controls[id] = value; ask(); }
+
+/* A choice of a few, all in view. */
+function chips(control) {
+  const group = el('fieldset', 'l-control');
+  group.append(el('legend', '', control.label));
+  control.options.forEach(([value, text]) => {
+    const label = el('label', 'l-chip'), input = el('input');
+    Object.assign(input, { type: 'radio', name: element.id + '-' + control.id, value, checked: String(value) === String(control.value) });
+    input.onchange = () => send(control.id, value);
+    label.append(input, el('span', '', text));
+    group.append(label);
+  });
+  return group;
 }
 
 async function drawPlot(canvas, figure) {

@@ -3,29 +3,11 @@
    `element`, `props`, `server`, `watch` and `trigger` are given by gr.HTML. */
 const root = element.querySelector('.course');
 const state = { lesson: 1, lang: lab.lang || 'en', controls: {}, view: null, presenter: false, shown: '' };
-let flying = false, waiting = false;
 
 /* DRAWING */
 
-/* Ask for the newest state only: while one answer is under way, later wishes collapse into one. */
-async function ask() {
-  if (flying) { waiting = true; return; }
-  flying = true;
-  try {
-    const view = await server.open_lesson({ lesson: state.lesson, lang: state.lang, controls: state.controls });
-    if (view.lesson === state.lesson && view.lang === state.lang) { state.view = view; show(view); }
-  } catch (problem) {
-    tell(props.trouble[state.lang]);
-  } finally {
-    flying = false;
-    if (waiting) { waiting = false; ask(); }
-  }
-}
-
-function tell(sentence) {
-  const line = root.querySelector('.l-trouble') || root.appendChild(el('p', 'l-trouble'));
-  line.textContent = sentence;
-}
+const ask = asker(() => server.open_lesson({ lesson: state.lesson, lang: state.lang, controls: state.controls }),
+  (view) => view.lesson === state.lesson && view.lang === state.lang);
 
 function go(lesson) {
   const count = props.count;
@@ -115,7 +97,6 @@ function build(view) {
   view.controls.forEach((control) => task.append(buildControl(control)));
   const aha = el('section', 'l-aha', `<h3>${words.aha}</h3><p aria-live="polite"></p>`);
   side.append(task, el('section', 'l-facts'), aha, el('p', 'l-trouble'));
-  side.querySelector('.l-trouble').setAttribute('role', 'status');
 
   const body = el('div', 'l-body');
   body.append(figures, side);
@@ -138,8 +119,6 @@ function build(view) {
 }
 
 /* ---------- controls ---------- */
-function send(id, value) { state.controls[id] = value; ask(); }
-
 function buildControl(control) {
   const box = el('div', 'l-control l-' + control.kind);
   box.dataset.id = control.id;
@@ -161,17 +140,7 @@ function buildControl(control) {
     select.onchange = () => send(control.id, select.value);
     box.append(label, select);
   } else {
-    const group = el('fieldset');
-    group.append(el('legend', '', control.label));
-    control.options.forEach(([value, text]) => {
-      const label = el('label', 'l-chip', '');
-      const input = el('input');
-      Object.assign(input, { type: 'radio', name, value, checked: String(value) === String(control.value) });
-      input.onchange = () => send(control.id, value);
-      label.append(input, el('span', '', text));
-      group.append(label);
-    });
-    box.append(group);
+    box.append(chips(control));
   }
   if (control.hint) box.append(el('p', 'l-hint', control.hint));
   return box;

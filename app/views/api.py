@@ -90,7 +90,7 @@ def wire(lab: Lab, gate: Gate) -> None:
         except Full:
             raise gr.Error(f"Too many runs are waiting ({gate.length}); try again in a minute.") from None
         except (ValueError, RuntimeError, OSError, ImportError) as error:
-            raise gr.Error(sentence(error)) from None
+            raise gr.Error(sentence(error, "en")) from None
         video = take.package(source, "video", source.policy)
         return {"run": runs.put(source), "seed": source.seed, "report": _plain(source),
                 "video": base64.b64encode(video[2]).decode() if video else ""}
@@ -109,7 +109,7 @@ def wire(lab: Lab, gate: Gate) -> None:
         try:
             drafted = decide_anew(source.signals or source.trace, Policy.from_json(policy))
         except (ValueError, RuntimeError) as error:
-            raise gr.Error(sentence(error)) from None
+            raise gr.Error(sentence(error, "en")) from None
         return {"replay": drafted.meta.replay, "report": _figures(drafted)}
 
     def trace(run: str, format: str = "parquet") -> dict[str, str]:

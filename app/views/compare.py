@@ -33,7 +33,7 @@ def build(assets: Path = ASSETS, material: Callable[[], Material] | None = None)
         return page.page(frontier(assets), benchmarks(assets), wish.get("lang"), wish.get("controls"), found)
 
     return gr.HTML(
-        None, html_template='<div class="versus"></div>', css_template=(HERE / "compare.css").read_text(encoding="utf-8"),
+        None, html_template='<div class="versus"></div>', css_template=style(),
         js_on_load=script(), server_functions=[open_compare], apply_default_css=False, elem_id="compare",
         elem_classes=["compare-part"], plotly=PLOTLY,
         dark={light.upper(): twin for light, twin in palette.DARK.items()},
@@ -58,6 +58,12 @@ def findings(assets: Path) -> page.Findings:
 def benchmarks(assets: Path) -> list[speed.Benchmark]:
     """The benchmark tables, read once."""
     return speed.read(assets / "benchmarks")
+
+
+@cache
+def style() -> str:
+    """The look: the choices that Learn has too, then this place's own."""
+    return (LESSONS / "chips.css").read_text(encoding="utf-8") + (HERE / "compare.css").read_text(encoding="utf-8")
 
 
 @cache

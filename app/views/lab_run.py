@@ -65,7 +65,7 @@ def events(lab: Lab, gate: Gate, references: References, ask: dict, key: str) ->
         yield _last(run_id, plain(lang, "lab.status.full", queue=gate.length), "bad")
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         log.info("a run ended: %s", error)
-        yield _last(run_id, sentence(error), "bad")
+        yield _last(run_id, sentence(error, lang), "bad")
     except Exception as error:
         log.exception("a run broke")
         yield _last(run_id, plain(lang, "lab.status.failed", reason=type(error).__name__), "bad")

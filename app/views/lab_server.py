@@ -13,13 +13,14 @@ from functools import wraps
 from app import look as looks
 from app import take
 from app.explain import explain
-from app.i18n import plain, resolve
+from app.i18n import plain, resolve, said
 from app.machine import chip
 from app.models import scene_of
 from app.session import Source
 from app.views.lab_memory import Gone, Lab, labelled
 from app.views.lab_memory import estimate as seconds_of
 from app.zero import ZERO
+from engine.notice import Notice
 from engine.settings import Policy
 
 log = logging.getLogger("lab")
@@ -33,7 +34,7 @@ def answering(fn: Callable[[dict], dict]) -> Callable[[dict], dict]:
         try:
             return fn(ask if isinstance(ask, dict) else {})
         except (ValueError, RuntimeError, OSError, ImportError) as error:
-            return {"error": sentence(error)}
+            return {"error": sentence(error, resolve(ask.get("lang") if isinstance(ask, dict) else None))}
         except Exception as error:
             log.exception("the page's question %s failed", fn.__name__)
             return {"error": plain(resolve(ask.get("lang") if isinstance(ask, dict) else None), "lab.status.failed",
@@ -42,9 +43,10 @@ def answering(fn: Callable[[dict], dict]) -> Callable[[dict], dict]:
     return safe
 
 
-def sentence(error: BaseException) -> str:
-    """An error as one line of bounded length."""
-    text = " ".join(str(error).split()) or type(error).__name__
+def sentence(error: BaseException, lang: str) -> str:
+    """An error as one line of bounded length, in the page's language where the page has words for it."""
+    told = said(lang, error.args[0]) if error.args and isinstance(error.args[0], Notice) else str(error)
+    text = " ".join(told.split()) or type(error).__name__
     return text if len(text) <= 700 else text[:700] + "…"
 
 

@@ -34,7 +34,7 @@ def build(material: Callable[[], Material]) -> gr.HTML:
         return course.open_lesson(ready, wish.get("lesson"), wish.get("lang"), wish.get("controls"))
 
     return gr.HTML(
-        None, html_template='<div class="course"></div>', css_template=_file("stage.css"), js_on_load=script(),
+        None, html_template='<div class="course"></div>', css_template=_file("chips.css") + _file("stage.css"), js_on_load=script(),
         server_functions=[open_lesson], apply_default_css=False, elem_id="learn", elem_classes=["learn-part"],
         count=course.COUNT, plotly=PLOTLY, dark={light.upper(): twin for light, twin in palette.DARK.items()},
         trouble={lang: plain(lang, "learn.trouble") for lang in LANGUAGES},

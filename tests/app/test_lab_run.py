@@ -66,6 +66,12 @@ def test_a_refused_run_ends_with_a_sentence_and_leaves_nothing_behind(lab):
     assert not lab.sessions.get("tab").running and len(gate) == 0
 
 
+def test_a_refusal_speaks_the_pages_language(lab):
+    ask = {"id": "1", "prompt": "a dragon", "lang": "zh-CN"}
+    told = next(events(lab, Gate(1, 1), References(), ask, "tab"))["status"]["sentence"]
+    assert told.startswith("这个小模型只认识") and "dragon" in told and "knows these words" not in told
+
+
 def test_a_full_line_says_so(lab):
     gate = Gate(1, 0)
     gate.join()
