@@ -49,7 +49,8 @@ def knob_words(grid: grids.Grid, policy: Policy, lang: str) -> dict[str, dict[st
 
 def figures(source, pair, lang: str) -> dict[str, Any]:
     """The net figures of what is shown; beside each, under a draft, what it was."""
-    now = totals(pair.shown)
+    policy, partial = Policy.from_dict(pair.shown.meta.policy), pair.shown.meta.replay == "partial"
+    now = UNKNOWN if partial else totals(pair.shown)       # what hangs on guesses is no figure
     was = totals(pair.before) if pair.draft and pair.before is not None else None
     rows: list[dict[str, Any]] = []
 
@@ -61,21 +62,21 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
     add("bits", bits(now.bits), bits(was.bits) if was else None, computed=computed)
     add("skipped", share(now.skipped), share(was.skipped) if was else None)
     add("predictor", share(now.predictor), share(was.predictor) if was else None)
-    faster = speed(source, pair)
+    faster = None if partial else speed(source, pair)
     if faster:
         measured = f"{source.seconds['reference'] / source.seconds['run']:.2f}×"
         add("faster_estimate" if pair.draft else "faster", f"{faster:.2f}×", measured if pair.draft else None)
     memory = source.trace.meta.memory
-    if memory.get("originals") and memory.get("packed"):
+    if memory.get("originals") and memory.get("packed") and policy.precision != "stock":
         add("weights", f"{size(memory['originals'])} → {size(memory['packed'])}")
-    if memory.get("cache"):
+    if memory.get("cache") and policy.tdc:
         add("cache", size(memory["cache"]))
     if not pair.draft and source.psnr is not None and math.isfinite(source.psnr):
         add("psnr", f"{source.psnr:.1f} dB")
     if not pair.draft and memory.get("peak") and "reference" not in source.seconds:
         add("peak", size(memory["peak"]))
     note = ""
-    if source.trace.meta.policy.get("tdc") and now.skipped == 0:
+    if policy.tdc and now.skipped == 0:
         note = plain(lang, "lab.net.no_skips")
     elif pair.draft:
         note = plain(lang, "lab.net.draft_note")
@@ -110,6 +111,9 @@ class Totals(NamedTuple):
     bits_computed: float
     skipped: float
     predictor: float
+
+
+UNKNOWN = Totals(math.nan, math.nan, math.nan, math.nan)
 
 
 def totals(trace: Trace) -> Totals:

@@ -84,8 +84,10 @@ def insight(material: Material, info: forecast.Forecast, tolerance: float, lang:
     right = (total[forecast.HIT_FOUR] + total[forecast.HIT_EIGHT]) / every
     unseen = material.theory.predictor
     judged = [] if unseen is None else unseen["r2_held_out"].dropna()
+    useless = len(judged) and float(judged.median()) <= 0
     held = say(
-        "aha_unseen", median=words.percent(max(0.0, float(judged.median()))), worse=words.percent(float((judged < 0).mean()))
+        "aha_useless" if useless else "aha_unseen", median=words.percent(max(0.0, float(judged.median()))),
+        worse=words.percent(float((judged < 0).mean())),
     ) if len(judged) else ""  # a single probe leaves no unseen prompt to judge the lines on
     return sentences(lang, direction, say(
         "aha_all", negative=int((fits["alpha"] < 0).sum()), count=len(fits), median=words.percent(fits["r2"].median()),

@@ -130,3 +130,16 @@ def test_every_warning_of_the_engine_has_words_in_the_page():
 def test_a_purified_call_that_takes_8_bits_is_drawn_as_8_bits(source):
     shown = looks.look(source, looks.Wish(replace(source.policy, purify_to="int8")), "en")
     assert np.frombuffer(base64.b64decode(shown["map"]["cells"]), np.uint8).max() <= grids.INT8
+
+
+def test_figures_belong_to_what_is_shown(source):
+    labels = [row["label"] for row in seen(source, Policy.preset("fp16"))["net"]["figures"]]
+    assert not any("weights" in label or "cache" in label for label in labels)
+    assert "no gain" not in seen(source, Policy.preset("fp16"))["net"]["note"]
+    assert "no gain" in seen(source, replace(source.policy, tdc_threshold=0.0))["net"]["note"]
+
+
+def test_a_partly_unknown_draft_gives_no_figures(source):
+    shown = seen(source, replace(source.policy, max_skips=6, tdc_threshold=0.9))
+    assert shown["measure"] and [row["value"] for row in shown["net"]["figures"][:3]] == ["–", "–", "–"]
+    assert not any("faster" in row["label"] for row in shown["net"]["figures"])
