@@ -61,7 +61,8 @@ def write_layers(bench, out: Path, count: int) -> None:
 def effects(rows: pd.DataFrame) -> pd.DataFrame:
     """What gap, resume, warm-up, last steps and skip limit do: every one-change setting against its method's own.
 
-    A change is compared with the same method at the same thresholds and nothing else changed, where that was run.
+    A change is compared with the same method at the same thresholds and nothing else changed, where that was run; an
+    extension with the preset that it changes.
     """
     found = []
     known = set(zip(rows["method"], rows["setting"]))
@@ -70,11 +71,14 @@ def effects(rows: pd.DataFrame) -> pd.DataFrame:
         kept = {name: value for name, value in values.items() if name in ("tdc_threshold", "error_threshold")}
         changed = {name: value for name, value in values.items() if name not in kept}
         base = setting(**kept)
-        if not changed or "target_bits" in changed or (method, base) not in known or method not in methods.OURS:
+        origin = method if (method, base) in known else methods.OURS.get(method)
+        if not changed or "target_bits" in changed or (origin, base) not in known or method not in methods.OURS:
             continue
-        both = rows[(rows["method"] == method) & rows["setting"].isin([text, base])]
-        effect = theory.paired(both, (method, base), ("psnr", "ssim", "bits_computed", "skipped"))
-        found.append(effect[effect["setting"] == text].assign(base=base, change=setting(**changed)))
+        here = (rows["method"] == method) & (rows["setting"] == text)
+        both = rows[here | (rows["method"] == origin) & (rows["setting"] == base)]
+        effect = theory.paired(both, (origin, base), ("psnr", "ssim", "bits_computed", "skipped"))
+        mine = (effect["method"] == method) & (effect["setting"] == text) & (effect["prompts"] > 0)
+        found.append(effect[mine].assign(base=base, change=setting(**changed)))
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=["method", "setting", "base", "change"])
 
 
