@@ -2,7 +2,9 @@
 
 NVFP4 activations are multiplied natively from compute capability 10.0 (Blackwell) on. Before, the same numbers are
 simulated with 16-bit products, so 4 bits cost quality and buy no time: INT8 everywhere is faster and more accurate.
-Measured on an H200 at CogVideoX-5B's size (assets/benchmarks/cogvideox-5b.csv). On a CPU precision changes no speed.
+Measured on an H200 at CogVideoX-5B's size (assets/benchmarks/cogvideox-5b.csv): a step takes 1.40 s in 4 bits and
+1.18 s in 8, and 0.81 s (`sixbit`) against 0.74 s (`int8_tdc`) with 38 % of the blocks skipped; the error of one whole
+forward is .172 and .140, of which the packed weights make .138. On a CPU precision changes no speed.
 """
 
 from __future__ import annotations
@@ -29,4 +31,4 @@ def about(policy: Policy, device) -> list[Notice]:
         return []
     return [notice(
         "simulated_fp4", "This card has no FP4 tensor cores, so NVFP4 is simulated at 16-bit speed: the preset {better} is "
-        "faster and more accurate here. What is shown is what a Blackwell card would choose.", better=ELSEWHERE)]
+        "faster and more accurate here (0.74 s instead of 0.81 s a step of CogVideoX-5B on an H200). What is shown is what a Blackwell card would choose.", better=ELSEWHERE)]
