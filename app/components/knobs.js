@@ -3,7 +3,7 @@ const ORDER = ["error_threshold", "tdc_threshold", "outlier_threshold"];
 const SHOWN = ["fp16", "w4a4", "w4a8", "sixbit", "break"];
 const list = find(".knob-list"), presets = find(".presets"), draft = find(".draft"), line = find(".draft-line"), grid = find(".advanced-grid");
 const rows = {};
-let look = null, policy = null;
+let look = null, policy = null, headed = "";
 
 const shows = (name, value) => (name === "outlier_threshold" ? `${+value.toFixed(1)} ×` : `${+(100 * value).toFixed(1)} %`);
 function row(name) {
@@ -27,7 +27,10 @@ function paint(name, value) {
   part.value.textContent = shows(name, value);
   part.input.setAttribute("aria-valuetext", shows(name, value));
   const cut = (value / part.high) * part.bars.length;
-  part.bars.forEach((bar, i) => bar.setAttribute("class", i + 0.5 < cut ? "below" : "above"));
+  const edge = part.bars.findIndex((bar, i) => i + 0.5 >= cut);
+  if (part.edge === edge && part.bars[0]?.hasAttribute("class")) return;
+  part.edge = edge;
+  part.bars.forEach((bar, i) => bar.setAttribute("class", edge < 0 || i < edge ? "below" : "above"));
 }
 function fill(info) {
   const part = rows[info.name] ?? row(info.name);
@@ -101,7 +104,8 @@ lab.on("knobs", (next) => {
   draft.hidden = !next.draft; line.textContent = next.draft ?? "";
   find(".band").textContent = [next.warning, next.band].filter(Boolean).join(" ");
   find(".measure").hidden = !next.measure;
-  heads();
+  const chosen = `${next.preset} ${next.presets}`;
+  if (chosen !== headed) { headed = chosen; heads(); } else advanced();
 });
 find(".advanced").addEventListener("toggle", advanced);
 find(".measure").addEventListener("click", () => lab.emit("go", { probe: true }));

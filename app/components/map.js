@@ -2,7 +2,7 @@
 const frameNode = find(".plot-frame"), plot = find(".plot"), tip = find(".tip"), live = find("[aria-live]");
 const legend = find(".legend"), versus = find(".versus-pick"), which = find(".which-pick"), note = find(".map-note");
 const tableFrame = find(".table-frame"), tableButton = find(".as-table"), unzoom = find(".unzoom");
-let data = null, cells = null, cursor = null, column = null, pinned = null, range = null, level = "";
+let framed = "", resting = 0, data = null, cells = null, cursor = null, column = null, pinned = null, range = null, level = "";
 const board = chart(plot);
 board.zoomable = !matchMedia("(pointer: coarse)").matches;
 board.zoomed = (next) => { range = next; unzoom.hidden = !range; redraw(); };
@@ -56,7 +56,9 @@ function draw() {
   const rows = data.blocks.length || 12;
   const wide = frameNode.clientWidth > 620;
   frameNode.style.height = `${Math.min(640, Math.max(220, rows * (rows > 20 ? 13.6 : wide ? 25 : 20))) + 38}px`;
+  const before = level;
   level = levelNow();
+  if (before && before !== level) headings();             // the key to a cell's tiles belongs to the fine level only
   const traces = themed([...data[level], ...data.over]);
   if (level === "fine" && data.view === "decision") traces.push(...glyphs());
   if (cursor && data.blocks.length) {
@@ -174,8 +176,12 @@ lab.on("map", (next) => {
   if (other) { cursor = pinned = null; column = null; range = null; unzoom.hidden = true; }
   cells = bytes(next.cells); data.reasons.decoded = bytes(next.reasons.codes);
   if (!pinned && next.suggest) { cursor = pinned = { block: next.suggest[0], step: next.suggest[1] }; }
-  headings(); redraw();
-  if (pinned) explain();
+  // While a knob moves, only what changed is built again, and the pinned cell is explained once the knob rests.
+  const around = JSON.stringify([next.view, next.versus, next.against, next.whiches, next.which, next.legend, next.scale, next.note, next.groups, next.blocks.length]);
+  if (around !== framed) { framed = around; headings(); } else table();
+  redraw();
+  clearTimeout(resting);
+  if (pinned) resting = setTimeout(explain, 120);
 });
 lab.on("unpin", () => { pinned = cursor = null; column = null; redraw(); }, false);
 lab.on("step", (event) => { if (event.from !== "map") { column = event.step - 1; redraw(); } }, false);
