@@ -148,7 +148,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="CSV to write")
     parser.add_argument("--smoke", action="store_true", help="every operation once, tiny shapes, no timing")
     parser.add_argument("--tiny", action="store_true", help="time tiny shapes")
-    parser.add_argument("--explore", action="store_true", help="time launch configurations; with --out, then all under the fastest")
+    parser.add_argument("--explore", action="store_true", help="time launch configurations; with --out, then the whole table under the fastest")
     parser.add_argument("--part", help="with --explore, only compile the share i/n of the configurations, to time them later")
     parser.add_argument("--compile", action="store_true", help="also time torch.compile of the stock code")
     parser.add_argument("--only", default="", help="operations whose name contains this")
@@ -163,10 +163,11 @@ def main(arguments: list[str] | None = None) -> None:
             from kernels import bench_explore
 
             if options.part:
-                bench_explore.compile_part(*map(int, options.part.split("/")))
+                bench_explore.compile_part(*map(int, options.part.split("/")), options.only)
                 return
-            with bench_explore.fastest(device):
+            with bench_explore.fastest(device, options.only):
                 if options.out:
+                    options.only = ""
                     _table(options, device)
         else:
             _table(options, device)

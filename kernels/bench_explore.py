@@ -21,7 +21,7 @@ from kernels.norm_modulate import Stream, norm_modulate
 # Values a thread holds, tokens a program, pipeline stages of its loop.
 _LAUNCHES = {
     "quantize": ((96, 1, 1), (48, 1, 1), (48, 8, 1), (24, 1, 1), (24, 4, 1), (24, 8, 3)),
-    "norm_modulate": ((48, 4, 1), (48, 8, 1), (24, 1, 1), (24, 4, 1), (24, 8, 1), (24, 8, 3), (24, 32, 2)),
+    "norm_modulate": ((96, 1, 1), (48, 1, 1), (24, 1, 1), (48, 8, 3), (24, 8, 1), (24, 8, 3)),
     "gelu_quantize": ((96, 1, 1), (48, 1, 1), (48, 4, 1), (48, 8, 3), (24, 1, 1), (24, 8, 3)),
 }
 _BYTES = {"int8": 3.0, "nvfp4": 2.5625}
@@ -41,10 +41,10 @@ class Operation(NamedTuple):
 
 
 @contextmanager
-def fastest(device: str) -> Iterator[None]:
+def fastest(device: str, only: str = "") -> Iterator[None]:
     """Print a table per operation, fastest first; within the context the kernels launch like the winners.
 
-    A configuration that fails says why and ends nothing.
+    A configuration that fails says why and ends nothing. only: operations whose name contains this.
     """
     if not target.probe(device).triton:
         print("Launch configurations belong to the Triton kernels, which need a GPU: nothing to time here.")
@@ -58,6 +58,8 @@ def fastest(device: str) -> Iterator[None]:
     print(f"copy {copy:.0f} GB/s", flush=True)
     winners = dict(LAUNCHES)
     for (op, quantize), operation in _operations(large).items():
+        if only not in op:
+            continue
         found = []
         for launch in map(Launch._make, _LAUNCHES[op]):
             with mock.patch.dict(LAUNCHES, {(op, quantize): launch}):
@@ -72,19 +74,20 @@ def fastest(device: str) -> Iterator[None]:
         if found:
             winners[op, quantize] = min(found)[1]
     del operation, large
-    _products(rows, COGVIDEOX.channels, COGVIDEOX.ffn, device)
+    if only in "products":
+        _products(rows, COGVIDEOX.channels, COGVIDEOX.ffn, device)
     print("fastest:", {key: tuple(launch) for key, launch in winners.items()}, flush=True)
     with mock.patch.dict(LAUNCHES, winners):
         yield
 
 
-def compile_part(index: int, count: int) -> None:
-    """Fill the compilers' cache for every count-th configuration, from the index-th on."""
+def compile_part(index: int, count: int, only: str = "") -> None:
+    """Fill the compilers' cache for every count-th configuration, from the index-th on; only: as above."""
     from kernels.triton_quantize import LAUNCHES, Launch
 
     # As many rows as make the sizes divisible by 16, like the real ones: Triton compiles them apart.
     operations = _operations(torch.zeros(_ROWS_TO_COMPILE, COGVIDEOX.ffn, dtype=torch.bfloat16, device="cuda"))
-    everything = [(key, launch) for key in operations for launch in _LAUNCHES[key[0]]]
+    everything = [(key, launch) for key in operations if only in key[0] for launch in _LAUNCHES[key[0]]]
     with mock.patch("kernels.triton_quantize.MANY_ROWS", 0):
         for key, launch in everything[index::count]:
             with suppress(Exception), mock.patch.dict(LAUNCHES, {key: Launch._make(launch)}):

@@ -109,7 +109,10 @@ def tiles_for(
     if rows * columns < 512 * 1024:
         return Tiles(64, 64, 128 if int8 else 64, 4, 3, hopper and aligned, False)
     if hopper and capability < (12, 0):
-        return Tiles(128, 256 if out_bytes <= 2 else 128, 128 if int8 else 64, 8, 3, aligned, aligned)
+        if out_bytes > 2:
+            return Tiles(128, 128, 128 if int8 else 64, 8, 3, aligned, aligned)
+        stages = 4 if int8 and capability < (10, 0) else 3
+        return Tiles(128, 256, 128 if int8 else 64, 8, stages, aligned, aligned)
     return Tiles(128, 128, 64 if int8 else 32, 8, 3, hopper and aligned, False)
 
 

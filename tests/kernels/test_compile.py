@@ -26,8 +26,12 @@ pytestmark = pytest.mark.skipif(interpreting(), reason="the interpreter replaces
 
 
 def ptx_of(module, index, capability):
-    """The PTX of a module's case; pointers and 64-bit strides are taken as aligned."""
-    (kernel, signature, constants, options), _ = cases(module)[index]
+    """The PTX of a module's case."""
+    return compile_case(*cases(module)[index][0], capability).asm["ptx"]
+
+
+def compile_case(kernel, signature, constants, options, capability):
+    """A kernel for a capability; pointers and 64-bit strides are taken as aligned."""
     place = kernel.arg_names.index
     aligned = [name for name, kind in signature.items() if kind.startswith("*") or kind == "i64"]
     source = ASTSource(
@@ -37,7 +41,7 @@ def ptx_of(module, index, capability):
         attrs={(place(name),): [["tt.divisibility", 16]] for name in aligned},
     )
     options = {name: value for name, value in options.items() if name != "min_cc"}
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options).asm["ptx"]
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 
 def cases(module):
@@ -103,6 +107,17 @@ def test_tensor_memory_accelerator_feeds_hopper(compiled):
     index = first_of("scaled_matmul_triton", "COMPILE_CASES_TMA")
     ptx = compiled["scaled_matmul_triton", index, 90].result()
     assert "cp.async.bulk.tensor" in ptx and "wgmma.mma_async" in ptx
+
+
+@pytest.mark.parametrize(("result", "size"), [("*bf16", 2), ("*fp32", 4)])
+def test_the_tiles_chosen_for_hopper_fit_in_its_shared_memory(result, size):
+    tiles = scaled_matmul_triton.tiles_for((9, 0), 2500, 3080, True, True, size)
+    kernel, signature, constants, _ = scaled_matmul_triton.COMPILE_CASES_TMA[0]
+    operands = {name: f"tensordesc<i8[{side}, {tiles.k}]>" for name, side in (("a", tiles.m), ("b", tiles.n))}
+    sizes = {"BM": tiles.m, "BN": tiles.n, "BK": tiles.k, "PERSISTENT": tiles.persistent}
+    options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
+    found = compile_case(kernel, {**signature, **operands, "c": result}, {**constants, **sizes}, options, 90)
+    assert tiles.tma and found.metadata.shared <= 232448
 
 
 @pytest.mark.parametrize(("capability", "instruction"), [(100, "tcgen05.mma"), (120, "mma.sync")])

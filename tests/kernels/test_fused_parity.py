@@ -74,6 +74,15 @@ def test_norm_modulate(width, dtype, quantize):
         assert_same_activation(ours, twin, dtype != torch.float32)
 
 
+def test_norm_modulate_takes_any_number_of_streams_and_any_part_of_a_modulation():
+    shift, scale = draw(SAMPLES, 64, seed=1), draw(SAMPLES, 64, seed=2)
+    parts = [(), (shift,), (None, scale)]
+    streams = [norm_module.Stream(draw(SAMPLES, 1 + count, 64, seed=count), *part) for count, part in enumerate(parts)]
+    for count in (1, 2, 3):
+        chosen = streams[-count:]
+        torch.testing.assert_close(norm_modulate_triton(chosen), norm_module.norm_modulate_torch(chosen), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("quantize", [None, "int8", "nvfp4"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", WIDTHS)
