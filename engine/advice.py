@@ -31,4 +31,5 @@ def about(policy: Policy, device) -> list[Notice]:
         return []
     return [notice(
         "simulated_fp4", "This card has no FP4 tensor cores, so NVFP4 is simulated at 16-bit speed: the preset {better} is "
-        "faster and more accurate here (0.74 s instead of 0.81 s a step of CogVideoX-5B on an H200). What is shown is what a Blackwell card would choose.", better=ELSEWHERE)]
+        "faster and more accurate here (0.74 s instead of 0.81 s a step of CogVideoX-5B on an H200). What is shown is "
+        "what a Blackwell card would choose.", better=ELSEWHERE)]

@@ -82,8 +82,8 @@ class Bench:
         }  # fmt: skip
 
     def errors(self) -> dict[str, float]:
-        """‖y − y₃₂‖ / ‖y₃₂‖ of one whole transformer forward per method of ERRORS_OF: random inputs, one sample, the
-        first of one steps; y₃₂ is the same model's in float32, weights and all."""
+        """‖y − y₃₂‖ / ‖y₃₂‖ of one whole transformer forward per method of ERRORS_OF: random inputs, one sample, a
+        single step; y₃₂ is the same model's in float32, weights and all."""
         from engine.run import record
 
         self._held = None
