@@ -89,8 +89,8 @@ def _agree(bench, task: Task) -> dict:
 def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Merged rows of a sweep → the tables to publish: frontier, defaults, replay_agreement, timing (if not empty).
 
-    `frontier` has the swept methods and the extensions, on the prompts that all of them were run on; `defaults` the
-    single changes. `target_bits` becomes the
+    `frontier` has the swept methods and the extensions, each class (16-bit or packed weights) on the prompts that all
+    of it was run on; `defaults` the single changes. `target_bits` becomes the
     error threshold that it was answered with. Times that were taken alone replace those that were taken beside other
     processes: `seconds` then is the median of the timing runs of that (method, setting), on the machine named in
     `seconds_device`, and `seconds_shared` what the run itself took. Without timing runs, shards have no `seconds`.
@@ -117,7 +117,9 @@ def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         if "error_threshold" in main:
             main["setting"] = [_answered(*cells) for cells in zip(main["setting"], main["error_threshold"])]
         shown = pd.Series(published, index=main.index)
-        tables.update(frontier=_whole(main[shown]), defaults=main[~shown])
+        packed = main.loc[shown, "method"].map(methods.weights_of) == "nvfp4"
+        classes = [_whole(rows) for _, rows in main[shown].groupby(packed, sort=True) if len(rows)]
+        tables.update(frontier=pd.concat(classes) if classes else main[shown], defaults=main[~shown])
     return {name: table.reset_index(drop=True) for name, table in tables.items() if len(table)}
 
 

@@ -2,13 +2,17 @@
 
 Two methods are swept over different knobs, so their settings never cost the same. A setting of one is compared with
 the other's quality at that very cost, interpolated between its two neighbouring settings, prompt by prompt; the
-interval is a bootstrap over prompts of the differences. Costs outside the other's range are not compared.
+interval is a bootstrap over prompts of the differences. Costs outside the other's range are not compared. Runs on
+different devices are never paired: the same seed in bfloat16 on a GPU and in float32 on a CPU gives clips that differ
+more than two methods do.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+
+from engine.theory import pair_keys
 
 DUELS: tuple[tuple[str, str, str], ...] = (
     ("tdc", "first_block_cache", "skipped"),
@@ -61,10 +65,10 @@ def standing(
 
 
 def _curve(rows: pd.DataFrame, method: str, cost: str, quality: str) -> list[tuple[float, str, pd.Series]]:
-    """(mean cost, setting, quality by prompt and seed) of each setting, by rising cost."""
-    curve = []
+    """(mean cost, setting, quality by prompt, seed and device) of each setting, by rising cost."""
+    curve, keys = [], pair_keys(rows)
     for setting, group in rows[rows["method"] == method].groupby("setting", sort=False):
-        values = group.set_index(["prompt", "seed"])[quality].astype(float).clip(upper=100.0).dropna()
+        values = group.set_index(keys)[quality].astype(float).clip(upper=100.0).dropna()
         if len(values):
             curve.append((float(group[cost].mean()), str(setting), values))
     return sorted(curve, key=lambda point: point[0])

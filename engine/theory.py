@@ -87,6 +87,11 @@ def outliers(probes: Sequence[Trace]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def pair_keys(rows: pd.DataFrame) -> list[str]:
+    """What two runs must have in common to be compared: the prompt, the seed and, where it is known, the device."""
+    return [name for name in ("prompt", "seed", "device") if name in rows]
+
+
 def paired(
     rows: pd.DataFrame, base: tuple[str, str], metrics: Sequence[str] = ("psnr", "ssim", "bits", "skipped"),
     resamples: int = 1000, seed: int = 0,
@@ -96,10 +101,11 @@ def paired(
     Columns method, setting, prompts, and for each metric `<metric>`, `<metric>_low`, `<metric>_high`.
     """
     method, values = base
-    anchor = rows[(rows["method"] == method) & (rows["setting"] == values)][["prompt", "seed", *metrics]]
+    keys = pair_keys(rows)
+    anchor = rows[(rows["method"] == method) & (rows["setting"] == values)][[*keys, *metrics]]
     generator, found = np.random.default_rng(seed), []
     for (name, config), group in rows.groupby(["method", "setting"], sort=False):
-        both = group.merge(anchor, on=["prompt", "seed"], suffixes=("", "_base"))
+        both = group.merge(anchor, on=keys, suffixes=("", "_base"))
         line = {"method": name, "setting": config, "prompts": len(both)}
         for metric in metrics:
             change = (both[metric].clip(upper=100) - both[f"{metric}_base"].clip(upper=100)).to_numpy(float)

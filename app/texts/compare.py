@@ -5,8 +5,9 @@ TEXTS = {
         "compare.title": "Compare",
         "compare.lead": "What was measured, not what was hoped for: every row comes from a run, and rows that lose stay.",
         "compare.frontier": "Quality against cost",
-        "compare.frontier_lead": "Every dot is one setting of one method, averaged over {prompts} prompts; the bars are "
-        "95 % intervals. All methods ran on the same prompts in the same process. Click a dot of ours to open it in the Lab.",
+        "compare.frontier_lead": "Every dot is one setting of one method, averaged over up to {prompts} prompts; the bars are "
+        "95 % intervals. Methods with the same weights (16-bit, or packed in 4 bits) ran on the same prompts on the same machine. "
+        "Click a dot of ours to open it in the Lab.",
         "compare.timed": "Seconds are the denoising alone, each setting timed by itself on one {device}; methods that are "
         "only simulated have none.",
         "compare.frontier_alt": "Quality against cost for every method and setting, with intervals; the table below has the same numbers",
@@ -104,8 +105,8 @@ TEXTS = {
         "compare.title": "对比",
         "compare.lead": "只有测量，没有愿望：每一行都来自真实运行，落败的行也保留。",
         "compare.frontier": "质量与代价",
-        "compare.frontier_lead": "每个点是一种方法的一个设置，对 {prompts} 条提示取平均；竖线是 95 % 区间。"
-        "所有方法在同一进程里用同样的提示运行。点击我们的点，可在实验室中打开。",
+        "compare.frontier_lead": "每个点是一种方法的一个设置，对至多 {prompts} 条提示取平均；竖线是 95 % 区间。"
+        "权重相同（16 位，或打包成 4 位）的方法在同一台机器上用同样的提示运行。点击我们的点，可在实验室中打开。",
         "compare.timed": "秒数只计去噪，每个设置单独在一块 {device} 上计时；仅为模拟的方法没有秒数。",
         "compare.frontier_alt": "每种方法、每个设置的质量与代价及区间；下面的表格有同样的数字",
         "compare.frontier_empty": "尚未测量",

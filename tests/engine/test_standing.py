@@ -33,3 +33,10 @@ def test_each_side_may_be_the_one_that_was_run():
 def test_methods_that_never_cost_the_same_are_not_compared():
     table = pd.DataFrame(rows("a", [0.1]) + rows("b", [0.2, 0.5]))
     assert standing(table, [("a", "b", "skipped"), ("a", "absent", "skipped")]).empty
+
+
+def test_runs_of_different_devices_are_never_paired():
+    here, there = (pd.DataFrame(rows(name, [0.3])).assign(device=device) for name, device in (("a", "cpu"), ("b", "cuda")))
+    assert standing(pd.concat([here, there]), [("a", "b", "skipped")]).empty
+    both = pd.concat([here, there, there.assign(device="cpu", psnr=there["psnr"] - 2.0)])
+    assert standing(both, [("a", "b", "skipped")])["gain"].tolist() == pytest.approx([2.0, 2.0])
