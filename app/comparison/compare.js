@@ -24,7 +24,7 @@ function show(view) {
   const details = el('details');
   details.open = Boolean(open);
   details.append(el('summary', '', view.frontier.table.title), table(view.frontier.table));
-  card.append(el('h3', '', view.frontier.title), el('p', 'v-lead', view.frontier.lead), choices, canvas, el('p', 'v-verdict', view.frontier.verdict));
+  card.append(el('h3', '', view.frontier.title), el('p', 'v-lead', view.frontier.lead), choices, canvas, who(view.frontier.figure), el('p', 'v-verdict', view.frontier.verdict));
   if (view.frontier.table.rows.length) card.append(details);
 
   const ablation = el('section', 'v-card');
@@ -56,11 +56,27 @@ function show(view) {
   paint();
 }
 
+/* Who is who: the figure's marks with their names, in words that wrap like words. */
+const MARKS = { circle: '●', 'circle-open': '○', x: '✖', square: '■', diamond: '◆', 'triangle-up': '▲', 'triangle-down': '▼', cross: '✚', pentagon: '⬟', hexagon: '⬢', 'star-triangle-up': '★' };
+function who(figure) {
+  const list = el('ul', 'v-who');
+  figure.data.forEach((trace) => {
+    const item = el('li'), mark = el('i');
+    mark.textContent = MARKS[trace.marker.symbol] || '●';
+    mark.style.color = tint(trace.marker.color);
+    item.append(mark, el('span', '', trace.name));
+    list.append(item);
+  });
+  return list;
+}
+
 function paint() {
   const canvas = root.querySelector('.v-plot'), heat = root.querySelector('.v-heat');
   if (!canvas || !state.view) return;
+  root.querySelector('.v-who')?.replaceWith(who(state.view.frontier.figure));
+  canvas.hidden = !state.view.frontier.figure.data.length;
   if (heat) drawPlot(heat, { id: 'heat' + state.view.lang, spec: state.view.sensitivity.figure });
-  drawPlot(canvas, { id: 'frontier' + state.view.lang, spec: state.view.frontier.figure, chosen: (row) => {
+  if (!canvas.hidden) drawPlot(canvas, { id: 'frontier' + state.view.lang, spec: state.view.frontier.figure, chosen: (row) => {
     const dot = state.view.frontier.dots[row];
     if (dot) { if (lab.go) intoLab(null, dot.cfg); else location.search = dot.href; } else tell(state.view.frontier.no_point);
   } });

@@ -25,11 +25,13 @@ def frontier(found: Points, names: dict[str, str], words: dict[str, str]) -> dic
     shown = found.table[~((found.quality == "psnr") & (found.table["mean"] >= EXACT))]
     if shown.empty:
         return spec.empty(words["empty"])
-    data, spare, quiet = [], list(OTHERS), 0
+    data, quiet = [], 0
+    spare = [(colour, symbol) for symbol in ("circle", "circle-open", "x") for colour in OTHERS]
     for method, rows in shown.groupby("method", sort=False):
         mine = bool(rows["ours"].iloc[0])
         if mine:
-            colour, symbol, dash = OURS.get(method) or (spare.pop(0) if spare else palette.STOCK), "circle", "solid"
+            colour, symbol = (OURS[method], "circle") if method in OURS else spare.pop(0) if spare else (palette.STOCK, "x")
+            dash = "solid"
         else:
             colour, symbol, dash = palette.MUTED, PEERS[quiet % len(PEERS)], DASHES[quiet % len(DASHES)]
             quiet += 1
@@ -44,7 +46,8 @@ def frontier(found: Points, names: dict[str, str], words: dict[str, str]) -> dic
                        "line": {"width": 1, "color": palette.PAPER}},
             "hovertemplate": f"%{{x:{FORMAT[found.cost]}}} · %{{y:{FORMAT[found.quality]}}}<extra>{names[method]}</extra>",
         })  # fmt: skip
-    layout = style.layout(words["cost"], words["quality"], showlegend=True, shapes=_reference(found))
+    # The page names the methods below the figure: a dozen names inside would leave the dots no room.
+    layout = style.layout(words["cost"], words["quality"], showlegend=False, shapes=_reference(found))
     layout["xaxis"].update(tickformat=FORMAT[found.cost] if found.cost == "skipped" else "", nticks=8)
     layout["yaxis"].update(tickformat=FORMAT[found.quality] if found.quality == "prompt_accuracy" else "")
     if found.quality in LOWER_IS_BETTER:
