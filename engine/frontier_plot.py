@@ -72,7 +72,7 @@ def _panel(panel: Panel, rows: pd.DataFrame, known: pd.DataFrame, left: float, w
     scale = 100.0 if panel.cost == "skipped" else 1.0
     curves = [(line, _curve(line.method, panel.cost, rows, known, scale)) for line in panel.lines]
     curves = [(line, curve) for line, curve in curves if len(curve)]
-    parts = [f'<text x="{left:.0f}" y="24" font-weight="bold" fill="{INK}">{escape(panel.title)}</text>']
+    parts = [f'<text x="{left:.0f}" y="18" font-weight="bold" fill="{INK}">{escape(panel.title)}</text>']
     if not curves:
         return parts
     everything = np.concatenate([curve for _, curve in curves])

@@ -18,6 +18,8 @@ DUELS: tuple[tuple[str, str, str], ...] = (
     ("tdc", "first_block_cache", "skipped"),
     ("tdc_extrapolated", "first_block_cache", "skipped"),
     ("tdc_extrapolated", "taylorseer", "skipped"),
+    ("tdc_extrapolated", "mag_cache", "skipped"),
+    ("tdc", "mag_cache", "skipped"),
     ("tdc_extrapolated", "tdc", "skipped"),
     ("int8_tdc", "w4a8_first_block_cache", "skipped"),
     ("int8_tdc_extrapolated", "w4a8_first_block_cache", "skipped"),
