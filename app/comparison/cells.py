@@ -38,6 +38,11 @@ def cell(words: str) -> dict[str, str]:
     return {"text": words}
 
 
+def quiet(shown: dict[str, Any], say) -> dict[str, Any]:
+    """A cell of a time that simulated arithmetic took: grey, and it says so. A cell without a number stays."""
+    return shown if shown["text"] == "–" else {**shown, "small": say("simulated"), "quiet": True}
+
+
 def interval(name: str, values: tuple[float, float, float]) -> dict[str, str]:
     """A mean with its interval in small type, where there is one."""
     mean, low, high = values

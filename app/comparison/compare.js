@@ -100,6 +100,7 @@ function table(part) {
         else node.append(el('small', '', cell.else));
       } else {
         node.innerHTML = cell.text;
+        if (cell.quiet) node.className = 'v-quiet';
         if (cell.small) node.append(el('small', '', cell.small));
       }
       line.append(node);

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from app.comparison import points as measured
-from app.comparison.cells import cell, interval, method_name, number
+from app.comparison.cells import cell, interval, method_name, number, quiet
 from app.comparison.findings import sensitivity_card, settings_table
 from app.comparison.speed import Benchmark
 from app.figures import compare_frontier
@@ -63,7 +63,7 @@ def page(sweep: measured.Sweep, benchmarks: list[Benchmark], lang: Any, sent: An
             "figure": compare_frontier.frontier(found, names, labels),
             "dots": [link_of(row.method, row.setting, lang) for row in found.table.itertuples()],
             "verdict": verdict(found, say), "no_point": say("no_point"),
-            "table": dots_table(found, names, lang, say),
+            "table": dots_table(found, sweep, names, lang, say),
         },
         "ablation": ablation_table(sweep, lang, say),
         "speed": [speed_table(benchmark, lang, say) for benchmark in benchmarks],
@@ -79,7 +79,7 @@ def frontier_lead(sweep: measured.Sweep, lang: str, say) -> str:
     if not sweep.prompts:
         return say("frontier_missing")
     device = {"cuda": "GPU", "cpu": "CPU"}.get(sweep.timed_on, sweep.timed_on)
-    return sentences(lang, say("frontier_lead", prompts=sweep.prompts), say("timed", device=device) if device else "")
+    return sentences(lang, say("frontier_lead", prompts=sweep.prompts), say("timed", device=device, threads=sweep.threads) if device else "")
 
 
 def verdict(found: measured.Points, say) -> str:
@@ -97,12 +97,18 @@ def link_of(method: str, setting: str, lang: str) -> dict[str, Any] | None:
     return None if policy is None else into_lab(policy, lang)
 
 
-def dots_table(found: measured.Points, names: dict[str, str], lang: str, say) -> dict[str, Any]:
+def costing(row: Any, cost: str, sweep: measured.Sweep, say) -> dict[str, Any]:
+    """A point's cost; seconds of simulated arithmetic in grey, with the word for it."""
+    shown = cell(number(cost, row.cost))
+    return quiet(shown, say) if cost == "seconds" and measured.simulated(row.method, sweep.timed_on) else shown
+
+
+def dots_table(found: measured.Points, sweep: measured.Sweep, names: dict[str, str], lang: str, say) -> dict[str, Any]:
     """Every dot as a row: the keyboard's and the screen reader's way to it."""
     columns = [say("col_method"), say("col_setting"), say(f"short_{found.quality}"), say(f"short_{found.cost}"), say("col_runs"), ""]
     rows = [
         [cell(names[row.method]), cell(setting_words(row.method, row.setting, lang, say)),
-         interval(found.quality, (row.mean, row.low, row.high)), cell(number(found.cost, row.cost)), cell(str(row.runs)),
+         interval(found.quality, (row.mean, row.low, row.high)), costing(row, found.cost, sweep, say), cell(str(row.runs)),
          {"open": link_of(row.method, row.setting, lang), "text": say("open"), "else": say("peer")}]
         for row in found.table.head(LONGEST_TABLE).itertuples()
     ]  # fmt: skip
@@ -115,7 +121,10 @@ def ablation_table(sweep: measured.Sweep, lang: str, say) -> dict[str, Any]:
     body = []
     for _, row in table.iterrows():
         link = link_of(row["method"], row["setting"], lang)
-        body.append([cell(method_name(lang, row["method"])), *[interval(name, row[name]) for name in SHOWN],
+        cells = {name: interval(name, row[name]) for name in SHOWN}
+        if measured.simulated(row["method"], sweep.timed_on):
+            cells["seconds"] = quiet(cells["seconds"], say)
+        body.append([cell(method_name(lang, row["method"])), *cells.values(),
                      {"open": link, "text": say("open"), "else": ""}])  # fmt: skip
     columns = [say("col_method"), *[say(f"short_{name}") for name in SHOWN], ""]
     return {"title": say("ablation"), "lead": say("ablation_lead") if body else say("frontier_missing"),
@@ -128,12 +137,20 @@ def speed_table(benchmark: Benchmark, lang: str, say) -> dict[str, Any]:
                say("col_weights"), say("col_cache"), say("short_bits"), say("short_bits_computed")]  # fmt: skip
     body = [
         [noted(method_name(lang, str(row.method)), row, lang), cell(number("skipped", row.skipped)),
-         cell(number("step", row.seconds_per_step)), cell(number("faster", row.faster)), cell(number("gb", row.peak_gb)),
+         *pace(row, benchmark, say), cell(number("gb", row.peak_gb)),
          cell(number("gb", row.weights_gb)), cell(number("gb", row.cache_gb)), cell(number("bits", row.bits)),
          cell(number("bits_computed", row.bits_computed))]
         for row in benchmark.rows.head(LONGEST_TABLE).itertuples()
     ]  # fmt: skip
     return {"lead": say("speed_lead", model=benchmark.model, device=benchmark.device or "?"), "columns": columns, "rows": body}
+
+
+def pace(row: Any, benchmark: Benchmark, say) -> list[dict[str, Any]]:
+    """Seconds a step and the speed-up; simulated arithmetic shows its seconds in grey and claims no speed-up."""
+    seconds = cell(number("step", row.seconds_per_step))
+    if measured.simulated(str(row.method), benchmark.device):
+        return [quiet(seconds, say), cell("–")]
+    return [seconds, cell(number("faster", row.faster))]
 
 
 def noted(name: str, row: Any, lang: str) -> dict[str, str]:

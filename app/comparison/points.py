@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from engine.methods import EXTENSIONS
+from engine.methods import EXTENSIONS, OURS
 from engine.settings import PRESETS, Policy
 from engine.sweep import COLUMNS, summary
 
@@ -62,6 +62,12 @@ class Sweep:
         return str(known.iloc[0]) if len(known) else ""
 
     @cached_property
+    def threads(self) -> int:
+        """Threads of each process that was timed; 1 where the rows do not say."""
+        known = self.rows["threads"].dropna() if "threads" in self.rows else []
+        return int(known.iloc[0]) if len(known) else 1
+
+    @cached_property
     def prompts(self) -> int:
         """How many different prompts were run."""
         return self.rows["prompt"].nunique() if len(self.rows) else 0
@@ -92,6 +98,17 @@ def policy_of(method: str, setting: str) -> Policy | None:
         return Policy.from_dict({**PRESETS[method].to_dict(), **changes})
     except ValueError:
         return None
+
+
+def simulated(method: str, device: str) -> bool:
+    """Whether `method`'s arithmetic was simulated on `device` ("cpu", "cuda" or a card's name).
+
+    4-bit products were, on everything measured so far (no card with FP4 tensor cores is among it); a CPU sums the
+    INT8 codes in float32 too.
+    """
+    preset = OURS.get(method.removesuffix("_host"))
+    precision = PRESETS[preset].precision if preset else ""
+    return precision in ("dynamic", "nvfp4") or (device == "cpu" and precision == "int8")
 
 
 def points(sweep: Sweep, quality: str, cost: str) -> Points:

@@ -8,8 +8,10 @@ TEXTS = {
         "compare.frontier_lead": "Every dot is one setting of one method, averaged over up to {prompts} prompts; the bars are "
         "95 % intervals. Methods with the same weights (16-bit, or packed in 4 bits) ran on the same prompts on the same machine. "
         "Click a dot of ours to open it in the Lab.",
-        "compare.timed": "Seconds are the denoising alone, each setting timed by itself on one {device}; methods that are "
-        "only simulated have none.",
+        "compare.timed": "Seconds are the denoising alone, not the whole clip, timed on the machine of this sweep (a {device}, {threads} thread in each process): "
+        "compare them within this page only, not with a clip of the Lab. Grey seconds: 8- or 4-bit arithmetic was simulated there, which "
+        "costs time instead of saving it. No seconds: not timed.",
+        "compare.simulated": "simulated",
         "compare.frontier_alt": "Quality against cost for every method and setting, with intervals; the table below has the same numbers",
         "compare.frontier_empty": "Not measured yet",
         "compare.frontier_missing": "The quality sweep has not been run yet. Make it with "
@@ -44,8 +46,8 @@ TEXTS = {
         "compare.speed_missing": "No benchmark table yet. <code>python -m engine bench</code> writes one to assets/benchmarks.",
         "compare.paper": "The paper's own figures, for orientation; not measured here: 1.92 × faster end to end and "
         "3.32 × less memory with all three ideas, 1.36 × with mixed precision alone (CogVideoX, 49 frames, 50 steps, one RTX 5090).",
-        "compare.honest": "4-bit arithmetic is native on Blackwell cards only. Elsewhere it is simulated: it shows the "
-        "quality and saves the memory of the weights, but speed comes from INT8, skipping and fused kernels.",
+        "compare.honest": "4-bit arithmetic is native on Blackwell cards only. Elsewhere it is simulated: it shows the quality and saves the memory of the "
+        "weights, but costs time, so it stands here in grey and never as a speed-up. Speed comes from INT8, skipping and fused kernels.",
         "compare.sensitivity": "Which layers mind 4 bits?",
         "compare.sensitivity_lead": "One layer group at a time at 4 bits, everything else untouched: how far the model's "
         "final output moves. Dots: where the recorded 6-bit run took 4 bits.",
@@ -107,7 +109,9 @@ TEXTS = {
         "compare.frontier": "质量与代价",
         "compare.frontier_lead": "每个点是一种方法的一个设置，对至多 {prompts} 条提示取平均；竖线是 95 % 区间。"
         "权重相同（16 位，或打包成 4 位）的方法在同一台机器上用同样的提示运行。点击我们的点，可在实验室中打开。",
-        "compare.timed": "秒数只计去噪，每个设置单独在一块 {device} 上计时；仅为模拟的方法没有秒数。",
+        "compare.timed": "秒数只计去噪，不是整段视频，在本次扫描所用的机器上计时（{device}，每个进程 {threads} 个线程）：只能在本页内相互比较，"
+        "不能与实验室里的视频比较。灰色秒数：8 比特或 4 比特运算在那里是模拟的，不省时间，反而更慢。没有秒数：未计时。",
+        "compare.simulated": "模拟",
         "compare.frontier_alt": "每种方法、每个设置的质量与代价及区间；下面的表格有同样的数字",
         "compare.frontier_empty": "尚未测量",
         "compare.frontier_missing": "质量扫描还没有运行。用 <code>python -m engine frontier --out assets/quality/frontier.parquet</code> 生成。",
@@ -140,8 +144,8 @@ TEXTS = {
         "compare.speed_missing": "还没有基准表。<code>python -m engine bench</code> 会把它写入 assets/benchmarks。",
         "compare.paper": "论文自己的数字，仅供参考，并非在此测量：三个想法合用，端到端快 1.92 倍，内存为 1/3.32；"
         "仅混合精度快 1.36 倍（CogVideoX，49 帧，50 步，一块 RTX 5090）。",
-        "compare.honest": "只有 Blackwell 显卡原生支持 4 位运算。其他设备上是模拟：能看到画质，也真正节省权重内存，"
-        "但速度来自 INT8、跳过和融合算子。",
+        "compare.honest": "只有 Blackwell 显卡原生支持 4 比特运算。其他设备上是模拟：能看到画质，也真正节省权重内存，但更费时间，"
+        "所以这里以灰色显示，绝不算作加速。速度来自 INT8、跳过和融合算子。",
         "compare.sensitivity": "哪些层在意 4 位？",
         "compare.sensitivity_lead": "每次只把一组层设为 4 位，其余不变：模型最终输出偏移多少。圆点：录制的 6 位运行在此用了 4 位。",
         "compare.sensitivity_alt": "层组与步的热图：该组用 4 位时整个输出的误差",

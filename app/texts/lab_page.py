@@ -4,7 +4,7 @@ TEXTS = {
     "en": {
         "lab.header.places": "Places",
         "lab.header.theme": "Light or dark",
-        "lab.machine.cpu": "{cores}-core CPU · 4-bit arithmetic is simulated: it changes quality, not speed",
+        "lab.machine.cpu": "{cores}-core CPU · 4-bit is simulated on this machine: judge its quality, not its speed (it is slower here)",
         "lab.machine.zero": "ZeroGPU · native 4-bit arithmetic while a run has the card",
         "lab.machine.cuda_native": "{name} · native 4-bit arithmetic",
         "lab.machine.cuda": "{name} · 4-bit arithmetic is simulated; the memory saving is real",
@@ -67,7 +67,7 @@ TEXTS = {
     "zh-CN": {
         "lab.header.places": "页面",
         "lab.header.theme": "浅色或深色",
-        "lab.machine.cpu": "{cores} 核 CPU · 4 位运算为模拟：影响画质，不影响速度",
+        "lab.machine.cpu": "{cores} 核 CPU · 本机上 4 比特为模拟：请看它的画质，不看它的速度（在这里更慢）",
         "lab.machine.zero": "ZeroGPU · 运行占用显卡时为原生 4 位运算",
         "lab.machine.cuda_native": "{name} · 原生 4 位运算",
         "lab.machine.cuda": "{name} · 4 位运算为模拟；显存节省是真实的",

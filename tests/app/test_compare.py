@@ -190,3 +190,20 @@ def test_findings_show_where_they_were_measured(rows, tmp_path):
     assert empty["settings"] is None and empty["sensitivity"] is None
     (tmp_path / "bad.parquet").write_bytes(b"x")
     assert sensitivity.read(tmp_path / "bad.parquet") is None and read_settings(tmp_path / "bad.parquet") is None
+
+
+def test_simulated_arithmetic_is_never_a_speedup(rows, tmp_path):
+    assert points.simulated("sixbit_host", "NVIDIA H200") and points.simulated("w4a4", "cpu") and points.simulated("w4a8", "cpu")
+    assert not any(points.simulated(name, "cpu") for name in ("fp16", "tdc", "w4a16", "mag_cache", "<x>"))
+    assert not points.simulated("int8_tdc", "cuda")
+    (tmp_path / "m.csv").write_text(
+        "method,seconds_per_step,device\nstock,2.0,H200\nsixbit,1.0,H200\nint8_tdc,0.5,H200\n"
+    )
+    timed = rows.assign(seconds_device="cpu", threads=1.0)
+    view = page.page(points.Sweep(timed), speed.read(tmp_path), "en", {})
+    _, sixbit, int8 = view["speed"][0]["rows"]
+    assert sixbit[2] == {"text": "1.000", "small": "simulated", "quiet": True} and sixbit[3]["text"] == "–"
+    assert "quiet" not in int8[2] and int8[3]["text"].startswith("4.00")
+    fp16, own = view["ablation"]["rows"]
+    assert not any("quiet" in cell for cell in fp16) and [cell.get("quiet") for cell in own].count(True) == 1
+    assert "1 thread in each process" in view["frontier"]["lead"]
