@@ -9,7 +9,7 @@ import numpy as np
 
 from app.figures import grid as grids
 from app.i18n import plain
-from app.look import grid_of, views_of
+from app.look import grid_of, own_replay, views_of
 from app.machine import spoken
 from engine import cost
 from engine.settings import Policy
@@ -50,8 +50,9 @@ def knob_words(grid: grids.Grid, policy: Policy, lang: str) -> dict[str, dict[st
 def figures(source, pair, lang: str) -> dict[str, Any]:
     """The net figures of what is shown; beside each, under a draft, what it was."""
     policy, partial = Policy.from_dict(pair.shown.meta.policy), pair.shown.meta.replay == "partial"
-    now = UNKNOWN if partial else totals(pair.shown)       # what hangs on guesses is no figure
-    was = totals(pair.before) if pair.draft and pair.before is not None else None
+    measured = totals(source.trace)
+    now = UNKNOWN if partial else expected(source, pair, policy, measured) if pair.draft else totals(pair.shown)
+    was = measured if pair.draft else None
     rows: list[dict[str, Any]] = []
 
     def add(key: str, value: str, old: str | None = None, tone: str = "", **values: str) -> None:
@@ -62,17 +63,21 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
     add("bits", bits(now.bits), bits(was.bits) if was else None, computed=computed)
     add("skipped", share(now.skipped), share(was.skipped) if was else None)
     add("predictor", share(now.predictor), share(was.predictor) if was else None)
-    faster = None if partial else speed(source, pair)
+    original = policy.precision == "stock" and not policy.tdc         # beside itself, a speed would mislead
+    faster = None if partial or original else speed(source, pair)
     if faster:
-        measured = f"{source.seconds['reference'] / source.seconds['run']:.2f}×"
-        add("faster_estimate" if pair.draft else "faster", f"{faster:.2f}×", measured if pair.draft else None)
+        key, value, tone = pace(faster)
+        before = pace(source.seconds["reference"] / source.seconds["run"])
+        old = f'{before[1]} {plain(lang, "lab.net." + before[0])}' if before[0] != key else before[1]
+        add(f"{key}_estimate" if pair.draft else key, value, old if pair.draft else None, tone)
     memory = source.trace.meta.memory
     if memory.get("originals") and memory.get("packed") and policy.precision != "stock":
         add("weights", f"{size(memory['originals'])} → {size(memory['packed'])}")
     if memory.get("cache") and policy.tdc:
         add("cache", size(memory["cache"]))
     if not pair.draft and source.psnr is not None and math.isfinite(source.psnr):
-        add("psnr", f"{source.psnr:.1f} dB")
+        word, tone = closeness(source.psnr)
+        add(word, f"{source.psnr:.1f} dB", tone=tone)
     if not pair.draft and memory.get("peak") and "reference" not in source.seconds:
         add("peak", size(memory["peak"]))
     note = ""
@@ -83,6 +88,33 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
     elif source.machine:
         note = plain(lang, "lab.net.measured", machine=spoken(source.machine, lang))
     return {"figures": rows, "note": note}
+
+
+def expected(source, pair, policy: Policy, measured: Totals) -> Totals:
+    """A draft's figures: what was measured, plus what the policy changes from estimate to estimate, so that an error
+    that both estimates share drops out. What the policy alone settles (no reuse, one precision) is taken as it is."""
+    before, after = totals(own_replay(source)), totals(pair.shown)
+    settled = {"skipped": not after.skipped, "predictor": not after.predictor, "bits": fixed(policy), "bits_computed": fixed(policy)}
+    most = {"bits": 16.0, "bits_computed": 16.0, "skipped": 1.0, "predictor": 1.0}
+    moved = {name: float(np.clip(getattr(measured, name) + getattr(after, name) - getattr(before, name), 0.0, top)) for name, top in most.items()}
+    return Totals(**{name: getattr(after, name) if settled[name] else moved[name] for name in most})
+
+
+def fixed(policy: Policy) -> bool:
+    """Nothing that is measured can change what this policy does."""
+    return not policy.tdc and policy.precision != "dynamic"
+
+
+def pace(faster: float) -> tuple[str, str, str]:
+    """(word, figure, tone) of a ratio of times: 1.40× faster, 1.09× slower, or as fast."""
+    if f"{faster:.2f}" == "1.00":
+        return "same_pace", "1.00×", ""
+    return ("faster", f"{faster:.2f}×", "") if faster > 1 else ("slower", f"{1 / faster:.2f}×", "warn")
+
+
+def closeness(psnr: float) -> tuple[str, str]:
+    """(word, tone) of a PSNR in dB against the model as it is."""
+    return ("psnr", "") if psnr >= 30 else ("psnr_seen", "") if psnr >= 20 else ("psnr_far", "warn")
 
 
 def speed(source, pair) -> float | None:
@@ -97,7 +129,8 @@ def speed(source, pair) -> float | None:
         speeds = _speeds[source.key] = (source.trace, cost.measure_speeds(*[t for t in (source.trace, source.reference) if t]))
         while len(_speeds) > 64:
             _speeds.pop(next(iter(_speeds)))
-    before, after = (estimate_seconds(trace, speeds[1]) for trace in (source.trace, pair.shown))
+    basis = source.trace if fixed(Policy.from_dict(pair.shown.meta.policy)) else own_replay(source)
+    before, after = (estimate_seconds(trace, speeds[1]) for trace in (basis, pair.shown))
     if not (math.isfinite(before) and math.isfinite(after)):
         return None
     return reference / max(1e-9, run - before + after)

@@ -12,7 +12,7 @@ import pytest
 from app import look as looks
 from app.figures import grid as grids
 from app.i18n import said, texts
-from app.look_words import estimate_seconds, totals
+from app.look_words import bits, closeness, estimate_seconds, pace, share, totals
 from app.settings import ROOT
 from engine import cost
 from engine.replay import replay
@@ -137,6 +137,26 @@ def test_figures_belong_to_what_is_shown(source):
     assert not any("weights" in label or "cache" in label for label in labels)
     assert "no gain" not in seen(source, Policy.preset("fp16"))["net"]["note"]
     assert "no gain" in seen(source, replace(source.policy, tdc_threshold=0.0))["net"]["note"]
+
+
+def test_a_draft_strikes_out_what_was_measured_and_moves_it_by_the_estimated_change(source):
+    off = type(source)(**{**vars(source), "trace": replay(source.signals, Policy(tdc_threshold=0.12)).with_meta(replay=None), "key": "off"})
+    measured, before = totals(off.trace), totals(looks.own_replay(off))
+    policy = replace(off.policy, tdc_threshold=0.25)
+    after, rows = totals(replay(off.signals, policy)), seen(off, policy)["net"]["figures"]
+    assert abs(measured.bits - before.bits) > 0.05 and [row["was"] for row in rows[:2]] == [bits(measured.bits), share(measured.skipped)]
+    assert rows[0]["value"] == bits(measured.bits + after.bits - before.bits)
+    assert rows[1]["value"] == share(measured.skipped + after.skipped - before.skipped)
+    assert seen(off, Policy.preset("w4a8"))["net"]["figures"][0]["value"] == "8.0"     # settled by the policy: no estimate
+
+
+def test_a_slower_policy_is_called_slower_and_the_original_is_not_raced_against_itself(source):
+    assert pace(1.4) == ("faster", "1.40×", "") and pace(0.92) == ("slower", "1.09×", "warn") and pace(1.001)[1] == "1.00×"
+    slow = type(source)(**{**vars(source), "seconds": {"reference": 9.2, "run": 10.0}, "key": "slow"})
+    row = next(row for row in seen(slow)["net"]["figures"] if "slower" in row["label"])
+    assert row["value"] == "1.09×" and row["tone"] == "warn"
+    assert not any(word in row["label"] for row in seen(source, Policy.preset("fp16"))["net"]["figures"] for word in ("faster", "slower"))
+    assert closeness(32.9)[0] == "psnr" and closeness(24.0)[0] == "psnr_seen" and closeness(12.0) == ("psnr_far", "warn")
 
 
 def test_a_partly_unknown_draft_gives_no_figures(source):
