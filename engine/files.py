@@ -15,13 +15,34 @@ JSON_LIMIT = 8_000_000
 """Largest JSON document that is read, in bytes (a 60-block calibration takes about 0.1 MB)."""
 
 
+class NotWritten(OSError):
+    """A file that could not be written, said in one sentence; `errno` is the system's, where it gave one."""
+
+
 def write_atomic(path: str | os.PathLike, write: bytes | str | Callable[[Path], object]) -> Path:
     """Write `path` so that it is either the old file or the whole new one, even when killed half way.
 
     `write` is the content, or a function that writes the content to the temporary path it is given.
-    Raises `OSError` (disk full, no such folder); the temporary file is then removed and `path` untouched.
+    Raises `NotWritten`, an OSError (disk full, no such folder); the temporary file is then removed and `path` untouched.
     """
-    path = Path(path)
+    path = as_path(path)
+    if not path.parent.is_dir():
+        raise NotWritten(f"{shown(path.name)} cannot be written: its folder does not exist; create it or choose another.")
+    if path.is_dir():
+        raise NotWritten(f"{shown(path.name)} cannot be written: it is a folder; give the name of a file.")
+    try:
+        return _write(path, write)
+    except OSError as problem:
+        # The system names the temporary file, which nobody asked for.
+        said = NotWritten(
+            f"{shown(path.name)} cannot be written ({problem.strerror or str(problem)[:200]}); free space or choose another "
+            "place."
+        )
+        said.errno = problem.errno
+        raise said from problem
+
+
+def _write(path: Path, write: bytes | str | Callable[[Path], object]) -> Path:
     # The same folder means the same file system, which os.replace needs to be atomic; the same suffix
     # because some writers choose their format by it.
     handle, name = tempfile.mkstemp(prefix=f".{path.stem[:40]}-", suffix=path.suffix, dir=path.parent)
@@ -49,11 +70,28 @@ def _umask() -> int:
     return mask
 
 
+def as_path(path: object, error: type[ValueError] = ValueError) -> Path:
+    """The path, or `error` in a sentence for what is none."""
+    if not isinstance(path, (str, os.PathLike)) or not str(path):
+        raise error(f"Expected the path of a file; got {shown(path)}.")
+    return Path(path)
+
+
+def existing(path: object, what: str, error: type[ValueError] = ValueError) -> Path:
+    """The path of a file that is there, or `error` in a sentence that names `what` it should be."""
+    path = as_path(path, error)
+    try:
+        found = path.is_file()
+    except OSError:  # a name longer than the system allows, or a folder that may not be entered
+        found = False
+    if not found:
+        raise error(f"Expected {what} at {shown(path.name)}, but there is no such file; check the path.")
+    return path
+
+
 def read_text(path: str | os.PathLike, what: str, limit: int = JSON_LIMIT, error: type[ValueError] = ValueError) -> str:
     """Return the UTF-8 text of a small file, or raise `error` with one sentence that names `what` it should be."""
-    path = Path(path)
-    if not path.is_file():
-        raise error(f"Expected {what} at {path.name!r}, but there is no such file; check the path.")
+    path = existing(path, what, error)
     try:
         with open(path, "rb") as stream:
             data = stream.read(limit + 1)
@@ -85,6 +123,8 @@ def parse_object(text: str | bytes, what: str, error: type[ValueError] = ValueEr
 
 def known_fields(values: Mapping, fields: set[str], what: str, error: type[ValueError] = ValueError) -> None:
     """Refuse fields that `what` does not have, naming the first and listing those it has."""
+    if not isinstance(values, Mapping):
+        raise error(f"{what} must be a mapping of field names to values; got {type(values).__name__}.")
     unknown = sorted(str(name) for name in values if name not in fields)
     if unknown:
         raise error(f"{what} has no field {shown(unknown[0])}; its fields are {', '.join(sorted(fields))}.")
@@ -92,5 +132,8 @@ def known_fields(values: Mapping, fields: set[str], what: str, error: type[Value
 
 def shown(value: object) -> str:
     """A value as it may stand in a sentence: quoted and never long, whatever was sent."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no integer of more than 4,300 digits
+        text = f"a very long {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "…"

@@ -129,7 +129,7 @@ class Trace:
         return replace(self, meta=replace(self.meta, **changes))
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write one Parquet file in one step (whole or not at all); `OSError` where the disk refuses."""
+        """Write one Parquet file in one step (whole or not at all); an OSError in one sentence where that fails."""
         from engine.tracefile import write
 
         write(self, path)

@@ -6,11 +6,14 @@ DuckDB or a spreadsheet without this package.
 
 A file is refused before it is unpacked when it is too large, and again after that when its values cannot be a
 trace: pictures, tables and sentences are made from it, so text columns hold known words only.
+
+A damaged file is told from a whole one: pages carry the format's checksums, and the footer, which has none, a digest
+of the description and of every value. Both are absent in files of earlier versions, which load as they are.
 """
 
+import hashlib
 import json
 import os
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from engine.files import known_fields, parse_object, write_atomic
+from engine.files import existing, known_fields, parse_object, write_atomic
 from engine.records import BLOCK_REASONS, DECIDED_BY, GROUP_REASONS, PRECISIONS, Calibration, CalibrationError
 from engine.settings import Policy, PolicyError
 from engine.trace import (
@@ -34,6 +37,7 @@ from engine.trace import (
 )  # fmt: skip
 
 META_KEY = b"sixbit"
+DIGEST_KEY = b"sixbit-digest"
 META_LIMIT = 8_000_000
 NAME_LIMIT = 80
 UNPACKED_LIMIT = 1_000_000_000
@@ -61,16 +65,32 @@ def write(trace: Trace, path: str | os.PathLike) -> None:
         tables.append(pa.table(arrays))
     # NumPy's scalars (a seed, a frame count) are numbers to everyone but the json module.
     meta = json.dumps(trace.meta.to_dict(), default=lambda scalar: scalar.item()).encode()
-    whole = pa.concat_tables(tables, promote_options="default").replace_schema_metadata({META_KEY: meta})
-    write_atomic(path, lambda temporary: pq.write_table(whole, temporary, compression="zstd"))
+    extra = {META_KEY: meta, DIGEST_KEY: _digest(trace.blocks, trace.layers, meta)}
+    whole = pa.concat_tables(tables, promote_options="default").replace_schema_metadata(extra)
+    options = {"compression": "zstd", "write_page_checksum": True}
+    write_atomic(path, lambda temporary: pq.write_table(whole, temporary, **options))
+
+
+def _digest(blocks: pd.DataFrame, layers: pd.DataFrame, meta: bytes) -> bytes:
+    """SHA-256 in hex over the description and both tables, bit for bit, however a file stores them."""
+    digest = hashlib.sha256(meta)
+    for kind, table in (("block", blocks), ("layer", layers)):
+        digest.update(f"{kind} {len(table)}".encode())
+        for name, type_ in _KINDS[kind].items():
+            if type_ is str:
+                values = "\0".join(table[name]).encode()
+            elif type_ is list:
+                values = b"".join(b"-" if cell is None else np.asarray(cell, np.float64).tobytes() for cell in table[name])
+            else:
+                values = column(table[name].to_numpy(), type_).tobytes()
+            digest.update(values)
+    return digest.hexdigest().encode()
 
 
 def read(path: str | os.PathLike, max_bytes: int, max_rows: int) -> Trace:
     """Read and check a trace; every failure is a `TraceError` of one sentence."""
-    path = Path(path)
+    path = existing(path, "a trace file (.parquet)", TraceError)
     name = path.name if len(path.name) <= 60 else path.name[:57] + "…"
-    if not path.is_file():
-        raise TraceError(f"Expected a trace file (.parquet) at {name!r}, but there is no such file; check the path.")
     size = path.stat().st_size
     if size > max_bytes:
         raise TraceError(f"{name!r} is {size / 1e6:,.1f} MB, over the limit of {max_bytes / 1e6:,.1f} MB for a trace.")
@@ -78,10 +98,15 @@ def read(path: str | os.PathLike, max_bytes: int, max_rows: int) -> Trace:
         with pq.ParquetFile(path) as file:
             meta = _meta(file, name)
             _bounded(file, name, max_rows)
+            extra = file.schema_arrow.metadata
         # Text is read as dictionaries, so that a small file cannot unpack into endless text.
-        with pq.ParquetFile(path, read_dictionary=[n for n, t in _SCHEMA.items() if t == pa.string()]) as file:
+        text = [title for title, type_ in _SCHEMA.items() if type_ == pa.string()]
+        with pq.ParquetFile(path, read_dictionary=text, page_checksum_verification=True) as file:
             table = file.read()
-        return _trace(table, meta, name)
+        trace = _trace(table, meta, name)
+        if extra.get(DIGEST_KEY, b"") not in (b"", _digest(trace.blocks, trace.layers, extra[META_KEY])):
+            raise TraceError(f"{name!r} is damaged: its values are not those that were saved; save the trace again.")
+        return trace
     except TraceError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError) as problem:

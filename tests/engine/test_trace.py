@@ -139,6 +139,50 @@ def test_a_damaged_file_is_refused_or_reads_as_a_sound_one(file):
             assert list(trace.layers) == list(LAYER_COLUMNS)
 
 
+def test_bytes_that_were_overwritten_never_load_as_other_values(tmp_path):
+    trace = live_trace(Policy(), blocks=6, steps=12)
+    trace.save(tmp_path / "run.parquet")
+    data = (tmp_path / "run.parquet").read_bytes()
+    rng = np.random.default_rng(0)
+    refusals = 0
+    for number, at in enumerate(rng.integers(4, len(data) - 16, 150)):
+        # Every third is put into the footer, which the format gives no checksum.
+        at = len(data) - 20 - int(rng.integers(4_000)) if number % 3 == 0 else int(at)
+        (tmp_path / "hurt.parquet").write_bytes(data[:at] + rng.bytes(16) + data[at + 16 :])
+        try:
+            assert same(Trace.load(tmp_path / "hurt.parquet"), trace)
+        except TraceError as problem:
+            refusals += 1
+            assert "\n" not in str(problem)
+    assert refusals > 100
+
+
+def test_one_value_changed_under_a_valid_page_is_refused_and_a_file_without_checksums_loads(small, file):
+    table = pq.read_table(file)
+    pq.write_table(put("gamma", 0.123)(table), file)
+    refused(file, "damaged")
+    pq.write_table(table.replace_schema_metadata({b"sixbit": table.schema.metadata[b"sixbit"]}), file)
+    assert same(Trace.load(file), small)
+
+
+@pytest.mark.parametrize("path", [None, 5, "", b"run.parquet"])
+def test_what_is_no_path_is_refused_in_one_sentence(small, path):
+    with pytest.raises(TraceError, match="Expected the path of a file; got"):
+        Trace.load(path)
+    with pytest.raises(ValueError, match="Expected the path of a file; got"):
+        small.save(path)
+
+
+def test_a_place_that_cannot_be_written_is_named_as_it_was_given(small, tmp_path):
+    with pytest.raises(OSError, match="'a.parquet' cannot be written: its folder does not exist"):
+        small.save(tmp_path / "none" / "a.parquet")
+    (tmp_path / "w").mkdir()
+    with pytest.raises(OSError, match="'w' cannot be written: it is a folder"):
+        small.save(tmp_path / "w")
+    refused(tmp_path / ("x" * 5000), "no such file")
+    assert [path.name for path in tmp_path.iterdir()] == ["w"]
+
+
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" + b"\0" * 40 + b"PAR1", b"{}", b"step,block\n1,2\n"])
 def test_what_is_no_parquet_is_refused(tmp_path, data):
     (tmp_path / "x.parquet").write_bytes(data)
