@@ -4,7 +4,6 @@ What the settings mean, rule by rule, is `engine.policy`.
 """
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -109,7 +108,7 @@ class Policy:
         return cls.from_dict(parse_object(text, "a policy", PolicyError))
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write a JSON file in one step (whole or not at all)."""
+        """Write a JSON file in one step (whole or not at all); an OSError in one sentence where that fails."""
         write_atomic(path, self.to_json())
 
     @classmethod
@@ -126,10 +125,11 @@ def _one_of(name: str, value: object, choices: Sequence) -> None:
 
 def _in_range(name: str, value: object, whole: bool) -> int | float:
     low, high = RANGES[name]
-    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    # NaN and infinity are outside every range, and an integer too large for a float is never turned into one.
+    number = isinstance(value, Real) and not isinstance(value, bool) and low <= value <= high
     if number and whole:
         number = isinstance(value, Integral) or float(value).is_integer()
-    if not number or not low <= value <= high:
+    if not number:
         kind = "a whole number" if whole else "a number"
         raise PolicyError(f"{name} must be {kind} from {low:g} to {high:,.0f}; got {shown(value)}.")
     return int(value) if whole else float(value)

@@ -317,6 +317,28 @@ def test_json_round_trip(policy, tmp_path):
     assert Policy.load(tmp_path / "p.json") == policy
 
 
+@pytest.mark.parametrize("huge", [10**400, -(10**400), 10**5000], ids=["400", "-400", "5000"])
+def test_integers_too_large_for_a_float_are_out_of_range_like_any_other(huge):
+    for name in RANGES:
+        with pytest.raises(PolicyError, match=f"{name} must be") as raised:
+            Policy(**{name: huge})
+        assert len(str(raised.value)) < 200
+    if abs(huge) < 10**4000:
+        with pytest.raises(PolicyError, match="max_skips must be"):
+            Policy.from_json(json.dumps({"max_skips": huge}))
+
+
+def test_what_is_no_policy_or_no_path_gets_one_sentence(tmp_path):
+    for values in (None, 3, "sixbit", [1]):
+        with pytest.raises(PolicyError, match="A policy must be a mapping"):
+            Policy.from_dict(values)
+    for path in (None, 3, ""):
+        with pytest.raises(PolicyError, match="Expected the path of a file"):
+            Policy.load(path)
+    with pytest.raises(OSError, match="'x.json' cannot be written: its folder does not exist"):
+        Policy().save(tmp_path / "none" / "x.json")
+
+
 def test_json_from_strangers(tmp_path):
     with pytest.raises(PolicyError, match="A policy has no field 'threshold'; its fields are error_threshold"):
         Policy.from_json('{"threshold": 1}')
