@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from engine.cli_bench import add_bench_parser
 from engine.cli_quality import add_parsers
+from engine.files import shown
 from engine.settings import PRESETS, Policy
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "assets" / "tiny"
@@ -64,13 +66,15 @@ def read_policy(given) -> Policy:
     name = given.policy
     if name == "auto":
         name = _suited(given)
-    policy = Policy.preset(name) if name in PRESETS or not name.endswith(".json") else Policy.load(name)
+    if name not in PRESETS and not name.lower().endswith(".json"):
+        raise ValueError(f"--policy must be auto, {', '.join(PRESETS)}, or a policy file that ends in .json; got {shown(name)}.")
+    policy = Policy.preset(name) if name in PRESETS else Policy.load(name)
     kinds = {field.name: type(getattr(Policy(), field.name)) for field in fields(Policy)}
     for change in given.set or ():
         field, found, text = change.partition("=")
         if not found or field not in kinds:
             raise ValueError(f"--set expects FIELD=VALUE with a field of {', '.join(kinds)}; got {change[:60]!r}.")
-        policy = replace(policy, **{field: _value(text)})
+        policy = replace(policy, **{field: _value(field, kinds[field], text)})
     return policy
 
 
@@ -81,13 +85,19 @@ def _suited(given) -> str:
     return preset_for(device_for(given.device))
 
 
-def _value(text: str):
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
+def _value(field: str, kind: type, text: str):
+    if kind is str:
+        return text
+    if kind is bool:
+        words = {"true": True, "1": True, "false": False, "0": False}
+        if text.lower() not in words:
+            raise ValueError(f"{field} must be true or false; got {shown(text)}.")
         return words[text.lower()]
-    for kind in (int, float):
+    if text.lower() == "none":
+        return None
+    for number in (int, float):
         try:
-            return kind(text)
+            return number(text)
         except ValueError:
             continue
     return text
@@ -100,8 +110,21 @@ def _sentence(error: BaseException) -> str:
     return text if len(text) <= 1200 else text[:1197] + "…"
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one sentence and leaves the list of every option to --help."""
+
+    def error(self, message: str):
+        kinds = {"int": "a whole number", "float": "a number"}
+        message = re.sub(
+            r"^argument (\S+): invalid (int|float) value: (.*)$",
+            lambda found: f"{found[1]} must be {kinds[found[2]]}; got {shown(found[3].strip(chr(39)))}", message,
+        )  # fmt: skip
+        message = message.removeprefix("argument ")
+        self.exit(2, f"error: {message}; `{self.prog} --help` lists what there is.\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m engine", description="Mixed-precision, cached and purified video diffusion, every decision recorded."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -112,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--negative-prompt", help="what it should not show (takes effect at guidance above 1)")
     run.add_argument(
         "--policy", default="auto", metavar="PRESET|FILE",
-        help=f"{', '.join(PRESETS)}, a policy as JSON, or auto: sixbit where 4 bits are native (Blackwell), else int8_tdc",
+        help=f"{', '.join(PRESETS)}, a policy file that ends in .json, or auto: sixbit where 4 bits are native (Blackwell), else int8_tdc",
     )  # fmt: skip
     run.add_argument("--set", action="append", metavar="FIELD=VALUE", help="change one field of the policy")
     run.add_argument("--seed", type=int, help="whole number from 0; random and told if left out")

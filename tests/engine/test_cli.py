@@ -52,19 +52,23 @@ def test_the_same_seed_gives_the_same_file(model, tmp_path):
 
 def test_a_policy_from_a_file_with_changed_fields(tmp_path):
     class Given:
-        policy, set = str(tmp_path / "policy.json"), ["tdc_threshold=0.2", "pdr=false", "tuned_steps=none", "gap=none"]
+        policy, set = str(tmp_path / "policy.json"), ["tdc_threshold=0.2", "pdr=false", "tuned_steps=none", "gap=none", "gap=cubic"]
 
     Policy(max_skips=1, tuned_steps=30).save(Given.policy)
     with pytest.raises(ValueError, match="gap must be one of"):
         read_policy(Given)
-    Given.set = Given.set[:3]
-    assert read_policy(Given) == Policy(max_skips=1, tdc_threshold=0.2, pdr=False, tuned_steps=None)
+    Given.set = Given.set[:4]
+    assert read_policy(Given) == Policy(max_skips=1, tdc_threshold=0.2, pdr=False, tuned_steps=None, gap="none")
+    Given.set = ["tdc=0", "pdr=1"]
+    assert read_policy(Given) == Policy(max_skips=1, tdc=False)
 
 
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        (["--policy", "seven_bit"], "preset must be one of 'fp16'"),
+        (["--policy", "seven_bit"], "--policy must be auto, fp16"),
+        (["--policy", "w/p.txt"], "ends in .json; got 'w/p.txt'"),
+        (["--set", "tdc=perhaps"], "tdc must be true or false; got 'perhaps'"),
         (["--policy", "missing.json"], "no such file"),
         (["--set", "speed=9"], "--set expects FIELD=VALUE"),
         (["--set", "tdc_threshold=much"], "tdc_threshold must be a number"),
@@ -86,6 +90,25 @@ def test_bad_requests_end_in_one_sentence(model, tmp_path, monkeypatch, capsys, 
     told = capsys.readouterr().err
     assert sentence in " ".join(told.split()) and "Traceback" not in told
     assert not list(tmp_path.glob("*.mp4"))
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["generate", "--prompt", "p", "--seed", "abc"], "error: --seed must be a whole number; got 'abc'; "),
+        (["generate", "--prompt", "p", "--steps", "1.5"], "error: --steps must be a whole number; got '1.5'; "),
+        (["tune", "--guidance", "much"], "error: --guidance must be a number; got 'much'; "),
+        (["bench", "--layers", "few"], "error: --layers must be a whole number; got 'few'; "),
+        (["generate"], "error: the following arguments are required: --prompt; "),
+        (["frontier"], "required: --out"),
+        (["sing"], "invalid choice: 'sing'"),
+    ],
+)
+def test_what_cannot_be_parsed_is_one_line(capsys, arguments, sentence):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    told = capsys.readouterr().err
+    assert stopped.value.code == 2 and sentence in told and told.count("\n") == 1
 
 
 def test_anything_unforeseen_is_a_sentence_too(model, tmp_path, monkeypatch, capsys):
