@@ -57,6 +57,8 @@ def sentences(grid: grids.Grid, policy: Policy, block: int, step: int, lang: str
     drift, spent = grid.weighed[block, step], grid.accumulated[block, step]
     values = {"tau": percent(policy.tdc_threshold), "max_skips": policy.max_skips, "warmup": policy.warmup_steps,
               "last": policy.protect_last, "drift": percent(drift), "spent": percent(spent)}
+    if reason == "budget spent":
+        values.update(overspent(grid.accumulated[block, step - 1] if step else 0.0, drift, policy.tdc_threshold))
     out = [plain(lang, f"lab.why.{_key(reason)}", **values)]
     codes = grid.decision[block, step]
     if codes[0] == grids.SKIPPED:
@@ -76,6 +78,14 @@ def sentences(grid: grids.Grid, policy: Policy, block: int, step: int, lang: str
             out.append(plain(lang, "lab.why.outlier", layer=_group(grid.groups[g], lang),
                              ratio=f"{grid.outlier[block, step, g]:.0f}", limit=f"{policy.outlier_threshold:g}"))
     return out
+
+
+def overspent(spent: float, drift: float, tau: float) -> dict[str, str]:
+    """The sum that made a block compute, with as many digits as it takes to see which side of the tolerance it is on."""
+    spent = spent if np.isfinite(spent) else 0.0               # the step before was computed: nothing spent
+    digits = next((d for d in (1, 2, 3) if round(100 * (spent + drift), d) > round(100 * tau, d)), 4)
+    return {name: f"{100 * value:.{digits}f} %" for name, value in
+            {"spent": spent, "drift": drift, "sum": spent + drift, "tau": tau}.items()}
 
 
 def limits(grid: grids.Grid, signals: grids.Grid, policy: Policy, block: int, step: int, lang: str) -> list[list[str]]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.explain import explain
+from app.explain import explain, overspent
 from app.look import grid_of
 from engine.replay import replay
 from engine.settings import BREAK_IT, PRESETS, Policy
@@ -29,6 +29,16 @@ def test_a_skipped_cell_says_how_much_of_the_budget_is_spent(source):
     block, step = np.argwhere(grid.skipped)[0]
     told = at(source, int(block), int(step))
     assert "skipped" in told["title"] and f"{100 * grid.accumulated[block, step]:.1f} %" in told["sentences"][0]
+
+
+def test_a_cell_that_computes_again_shows_its_sum(source):
+    grid = grid_of(source.trace)
+    block, step = (int(v) for v in np.argwhere(grid.block_reason == grid.block_reasons.index("budget spent"))[-1])
+    spent, drift = grid.accumulated[block, step - 1], grid.weighed[block, step]
+    assert spent + drift > source.policy.tdc_threshold
+    told = at(source, block, step)["sentences"][0]
+    assert told.startswith(f"{100 * spent:.1f} % drift spent so far + {100 * drift:.1f} % for one more skip = {100 * (spent + drift):.1f} %")
+    assert overspent(0.1, 0.08004, 0.18)["sum"] == "18.004 %"
 
 
 def test_a_purified_layer_is_named_with_its_ratio(source):
