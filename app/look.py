@@ -30,6 +30,16 @@ VIEWS = ("decision", "gamma", "drift", "outliers", "verdict")
 PRESET_ORDER = ("fp16", "w4a4", "w4a8", "sixbit", "break", "w4a16", "dmpq", "tdc", "dmpq_tdc", "int8_tdc")
 
 
+class Close(NamedTuple):
+    """How far estimated totals may be off and still be called trustworthy: bits, and a share of all cells."""
+
+    bits: float
+    share: float
+
+
+CLOSE = Close(1.0, 0.10)
+
+
 class Wish(NamedTuple):
     """What the page asks for."""
 
@@ -223,6 +233,7 @@ def _legend(grid: grids.Grid, change) -> list[list[str]]:
         rows.append(["lab.legend.first", palette.ACCENT, "outline"])
         if change.later.any():
             rows.append(["lab.legend.later", palette.ACCENT, "dotted"])
+        rows.append(["lab.legend.same", palette.INT8, "faded"])
     return rows
 
 
@@ -261,8 +272,9 @@ def agreement(lang: str) -> str:
         more = found.get("probe", {})
         if not more.get("bits_error") or not more.get("skipped_error"):
             return measured
-        errors = {"bits": f"{more['bits_error'][1]:.1f}", "share": round(100 * more["skipped_error"][1])}
-        return f'{measured} {plain(lang, "lab.replay.bits", **errors)}'
+        off, share = more["bits_error"][1], more["skipped_error"][1]
+        trust = "lab.replay.totals" if off <= CLOSE.bits and share <= CLOSE.share else "lab.replay.direction"
+        return f'{plain(lang, trust, bits=f"{off:.1f}", share=round(100 * share))} {measured}'
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

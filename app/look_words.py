@@ -68,7 +68,8 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
     if faster:
         key, value, tone = pace(faster)
         before = pace(source.seconds["reference"] / source.seconds["run"])
-        old = f'{before[1]} {plain(lang, "lab.net." + before[0])}' if before[0] != key else before[1]
+        word = plain(lang, f"lab.net.{before[0]}")
+        old = f"{before[1]} {word}" if before[0] != key else before[1]
         add(f"{key}_estimate" if pair.draft else key, value, old if pair.draft else None, tone)
     memory = source.trace.meta.memory
     if memory.get("originals") and memory.get("packed") and policy.precision != "stock":
@@ -205,7 +206,8 @@ def summary(pair, change, lang: str) -> str:
     if change is None or not (change.first.any() or change.later.any()):
         return plain(lang, "lab.draft.same")
     first, later = int(change.first.sum()), int(change.later.sum())
-    return plain(lang, "lab.draft.changed", cells=first + later, first=first, later=later)
+    told = plain(lang, "lab.draft.changed", cells=first + later, first=first, later=later)
+    return f'{told} {plain(lang, "lab.draft.shift")}' if later else told
 
 
 def bits(value: float) -> str:
