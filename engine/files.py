@@ -130,6 +130,13 @@ def known_fields(values: Mapping, fields: set[str], what: str, error: type[Value
         raise error(f"{what} has no field {shown(unknown[0])}; its fields are {', '.join(sorted(fields))}.")
 
 
+def of_kind(name: str, value: object, kind: type, example: str, error: type[ValueError] = ValueError) -> None:
+    """Refuse an argument that is of another kind, with an example of what would do."""
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise error(f"Expected {name} to be {article} {kind.__name__}, such as {example}; got {type(value).__name__}.")
+
+
 def shown(value: object) -> str:
     """A value as it may stand in a sentence: quoted and never long, whatever was sent."""
     try:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.files import known_fields, parse_object, read_text, write_atomic
+from engine.files import known_fields, of_kind, parse_object, read_text, write_atomic
 
 if TYPE_CHECKING:
     import pandas
@@ -232,6 +232,11 @@ class Calibration:
     def load(cls, path: str | os.PathLike) -> "Calibration":
         """Read a JSON file; raises `CalibrationError` in one sentence."""
         return cls.from_json(read_text(path, "a calibration (JSON)", error=CalibrationError))
+
+
+def check_calibration(value: object) -> None:
+    """Raise `CalibrationError` for what is no Calibration."""
+    of_kind("calibration", value, Calibration, 'Calibration.load("model.json")', CalibrationError)
 
 
 def _check(document: Mapping, name: str, kind: type, least: float = -math.inf) -> None:

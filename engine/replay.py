@@ -22,9 +22,10 @@ import pandas as pd
 
 from engine import policy as rules
 from engine.difference import Net, diff, net
+from engine.files import of_kind
 from engine.grid import Grid, layout
-from engine.records import BLOCK_REASONS, DECIDED_BY, GROUP_REASONS, NAN, PRECISIONS, BlockState, Calibration
-from engine.settings import Policy
+from engine.records import BLOCK_REASONS, DECIDED_BY, GROUP_REASONS, NAN, PRECISIONS, BlockState, Calibration, check_calibration
+from engine.settings import Policy, check_policy
 from engine.signals import Observed, observe
 from engine.trace import Trace, column
 
@@ -43,8 +44,13 @@ def replay(trace: Trace, policy: Policy, calibration: Calibration | None = None)
 
     `calibration` replaces the recording's own α and β. Signals are NaN where the replayed policy skips, as in a real
     run; `milliseconds` stay where the cell's decisions are unchanged. Measured errors and samples are kept.
-    Raises ValueError for a trace that is itself a replay, and TraceError for one that cannot be laid out.
+    Raises ValueError for arguments of another kind and a trace that is itself a replay, and TraceError for one that
+    cannot be laid out.
     """
+    of_kind("trace", trace, Trace, 'Trace.load("run.parquet")')
+    check_policy(policy)
+    if calibration is not None:
+        check_calibration(calibration)
     if trace.meta.replay is not None:
         raise ValueError("This trace is itself a replay; replay the recording that it came from.")
     calibration = calibration or trace.meta.calibration

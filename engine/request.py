@@ -7,7 +7,6 @@ model is known by its tokenizer, whose words are exactly those of `engine.vocabu
 from __future__ import annotations
 
 import inspect
-import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,12 +16,29 @@ from typing import Any
 from engine import advice, vocabulary
 from engine.files import shown
 from engine.notice import Notice, notice
-from engine.settings import Policy, needs_calibration
+from engine.records import check_calibration
+from engine.settings import Policy, check_policy, needs_calibration
 from engine.settings import warnings as policy_warnings
 
 EMBEDDED_DEFAULTS = {"steps": 30, "guidance": 3.0}
 LIMITS = {"steps": (1, 1000), "guidance": (0.0, 100.0), "seed": (0, 2**63 - 1), "side": (16, 4096), "frames": (1, 1025)}
 LONGEST_PROMPT = 20_000
+OURS = {
+    "num_inference_steps": "give steps=… instead",
+    "timesteps": "give steps=… instead",
+    "guidance_scale": "give guidance=… instead",
+    "generator": "give seed=… instead",
+    "num_frames": "give frames=… instead",
+    "prompt_embeds": "give the prompt as text",
+    "negative_prompt_embeds": "give negative_prompt=… as text",
+    "num_videos_per_prompt": "call generate once per video, each with a seed of its own",
+    "output_type": "Finished.frames are always uint8 (F, H, W, 3)",
+    "return_dict": "the result is always a Finished event",
+    "callback_on_step_end": "every step comes as a Step event, with its preview",
+    "callback_on_step_end_tensor_inputs": "every step comes as a Step event, with its preview",
+}
+"""Arguments of a pipeline call that generate fills in itself, and what to do instead of giving them."""
+
 FPS = {"CogVideoX": 8, "CogVideoX 1.5": 16, "Wan": 16, "Wan 5B": 24}
 
 
@@ -53,8 +69,9 @@ def check(
     """
     accepted = inspect.signature(type(pipe).__call__).parameters
     embedded = is_embedded(pipe)
-    if not isinstance(policy, Policy):
-        raise ValueError(f'Expected policy to be a Policy, such as Policy.preset("sixbit"); got {type(policy).__name__}.')
+    check_policy(policy)
+    if calibration is not None:
+        check_calibration(calibration)
     owner.check(policy)
     _check_prompt(pipe, prompt, "prompt", embedded)
     if negative_prompt is not None and negative_prompt != "":
@@ -126,10 +143,10 @@ def _default(accepted: Mapping, argument: str, name: str, embedded: bool):
 def _number(name: str, value, default, whole: bool):
     low, high = LIMITS[name]
     value = default if value is None else value
-    good = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    good = isinstance(value, Real) and not isinstance(value, bool) and low <= value <= high
     if good and whole:
         good = isinstance(value, Integral) or float(value).is_integer()
-    if not good or not low <= value <= high:
+    if not good:
         kind = "a whole number" if whole else "a number"
         raise ValueError(f"{name} must be {kind} from {low:,} to {high:,}; got {shown(value)}.")
     return int(value) if whole else float(value)
@@ -156,12 +173,18 @@ def _check_prompt(pipe, prompt, name: str, embedded: bool) -> None:
 
 def _check_inputs(pipe, accepted: Mapping, inputs: Mapping) -> None:
     for name in inputs:
-        if name not in accepted:
+        if name not in accepted or name == "self":
             raise ValueError(f"{type(pipe).__name__} takes no argument {shown(name)}; leave it out.")
+        if name in OURS:
+            raise ValueError(f"generate sets {name} of the pipeline call itself: {OURS[name]}.")
     for name in ("image", "video"):
         if name in accepted and inputs.get(name) is None:
             article = "an" if name == "image" else "a"
             raise ValueError(f"{type(pipe).__name__} starts from {article} {name}; give {name}=….")
+    for name, wanted in (("image", "a picture"), ("last_image", "a picture"), ("video", "a list of pictures")):
+        value = inputs.get(name)
+        if isinstance(value, (str, bytes, Real)) or (name == "video" and value is not None and not hasattr(value, "__len__")):
+            raise ValueError(f"Expected {name} to be {wanted} (PIL, NumPy or torch); got {type(value).__name__}.")
 
 
 def _check_size(pipe, accepted: Mapping, height, width, frames, inputs: Mapping) -> tuple[int, int, int]:

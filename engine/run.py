@@ -31,7 +31,8 @@ from .deltas import DeviceDeltas, HostDeltas
 from .evaluation import Evaluation, Track
 from .families import transformers_of
 from .position import Position, Tracker
-from .records import BlockDecision, Calibration
+from .records import BlockDecision, Calibration, check_calibration
+from .settings import check_policy
 from .trace import Recorder, Trace, TraceMeta
 
 _ACTIVE = threading.local()
@@ -212,17 +213,21 @@ def record(
         follow: for sensitivity studies and for timing a schedule on weights whose signals mean nothing.
 
     Yields the `Run`, whose `trace` and `report` stay readable afterwards. Only calls on the same
-    thread take part. Raises RuntimeError if the pipeline is not attached, if a run is recorded
-    on this thread already, or if the policy needs 16-bit weights that were dropped.
+    thread take part. Raises ValueError for a policy or calibration that is none, RuntimeError if the
+    pipeline is not attached, if a run is recorded on this thread already, or if the policy needs
+    16-bit weights that were dropped.
     """
     owner = attachment_of(pipe)
     if owner is None:
         raise RuntimeError(f"This {type(pipe).__name__} is not attached; call attach(pipe) once, then record.")
     if getattr(_ACTIVE, "run", None) is not None:
         raise RuntimeError("A run is being recorded on this thread already; end it before the next one starts.")
-    owner.check(policy)
+    check_policy(policy)
     if calibration is None:
         calibration = owner.calibration
+    else:
+        check_calibration(calibration)
+    owner.check(policy)
     meta = _meta(pipe, owner, policy, calibration, probe)
     run = Run(owner, pipe, policy, calibration, probe=probe, recorder=Recorder(meta), on_step=on_step, overrule=overrule)
     _ACTIVE.run = run

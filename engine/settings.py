@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from engine.files import known_fields, parse_object, read_text, shown, write_atomic
+from engine.files import known_fields, of_kind, parse_object, read_text, shown, write_atomic
 from engine.notice import Notice, notice
 
 PRECISION_CHOICES = ("dynamic", "nvfp4", "int8", "w4a16", "stock")
@@ -115,6 +115,11 @@ class Policy:
     def load(cls, path: str | os.PathLike) -> "Policy":
         """Read a JSON file; raises `PolicyError` in one sentence."""
         return cls.from_json(read_text(path, "a policy (JSON)", limit=100_000, error=PolicyError))
+
+
+def check_policy(value: object) -> None:
+    """Raise `PolicyError` for what is no Policy."""
+    of_kind("policy", value, Policy, 'Policy.preset("sixbit")', PolicyError)
 
 
 def _one_of(name: str, value: object, choices: Sequence) -> None:

@@ -115,7 +115,7 @@ def generate(
     None takes the model's own default (a random seed; it is told in Started). height and width in pixels. probe:
     measure every signal (several times slower). previews: predict the clean clip at each step. calibration: instead of
     the attachment's own. stop: set it to end with a Cancelled event; closing the generator stops too. inputs: further
-    arguments of the pipeline call, such as image= or video=.
+    arguments of the pipeline call, such as image= or video=, but for those in `engine.request.OURS`.
 
     Checks everything at once: raises ValueError or RuntimeError in one sentence before any work. Later errors of the
     run come out of the generator.
@@ -127,6 +127,8 @@ def generate(
         pipe, owner, prompt, policy, steps=steps, guidance=guidance, seed=seed, negative_prompt=negative_prompt,
         height=height, width=width, frames=frames, inputs=inputs, calibration=calibration,
     )  # fmt: skip
+    if stop is not None and not hasattr(stop, "is_set"):
+        raise ValueError(f"Expected stop to be a threading.Event; got {type(stop).__name__}.")
     worker = _Worker(pipe, owner, request, probe, previews, calibration, stop)
     return _events(worker, owner, request)
 

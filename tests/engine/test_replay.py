@@ -52,6 +52,21 @@ def broken(drawn, rng):
     return replace(drawn, **hurt)
 
 
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (("run.parquet", Policy()), "Expected trace to be a Trace, such as .* got str"),
+        ((None, "sixbit"), "Expected policy to be a Policy, such as .* got str"),
+        ((None, None), "Expected policy to be a Policy, such as .* got NoneType"),
+        ((None, Policy(), "x"), "Expected calibration to be a Calibration, such as .* got str"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_in_one_sentence(arguments, said):
+    first, *rest = arguments
+    with pytest.raises(ValueError, match=said):
+        replay(first or empty_trace(), *rest)
+
+
 # --- Exact
 
 

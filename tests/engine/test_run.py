@@ -294,6 +294,17 @@ def test_numbers_that_overflow_are_named(pipe):
             run_once(pipe, policy)
 
 
+@pytest.mark.parametrize("policy, calibration, said", [
+    ("sixbit", None, "Expected policy to be a Policy, such as .* got str"),
+    (None, None, "Expected policy to be a Policy, such as .* got NoneType"),
+    (LOOSE, "zz", "Expected calibration to be a Calibration, such as .* got str"),
+])  # fmt: skip
+def test_what_is_no_policy_or_calibration_is_refused(pipe, policy, calibration, said):
+    with pytest.raises(ValueError, match=said):
+        with record(pipe, policy, calibration=calibration):
+            pass
+
+
 def test_nested_and_unattached_runs_are_refused(pipe):
     with record(pipe, LOOSE):
         with pytest.raises(RuntimeError, match="already"):

@@ -175,8 +175,28 @@ def test_an_error_of_the_run_comes_out_and_leaves_nothing_behind(cog, monkeypatc
         (dict(steps=True), "steps must be a whole number"),
         (dict(guidance=float("nan")), "guidance must be a number"),
         (dict(seed=-1), "seed must be a whole number"),
+        (dict(seed=10**400), "seed must be a whole number"),
+        (dict(seed=10**5000), "seed must be .* got a very long int"),
+        (dict(guidance=10**400, steps=-(10**400)), "steps must be a whole number"),
+        (dict(frames=10**5000), "frames must be a whole number"),
+        (dict(height=10**5000), "height must be a multiple of 16"),
         (dict(policy="sixbit"), "Expected policy to be a Policy"),
         (dict(image=1), "takes no argument 'image'"),
+        (dict(self=1), "takes no argument 'self'"),
+        (dict(num_inference_steps=3), "sets num_inference_steps of the pipeline call itself: give steps=… instead"),
+        (dict(timesteps=[9, 1]), "give steps="),
+        (dict(guidance_scale=3.0), "give guidance="),
+        (dict(generator=None), "give seed="),
+        (dict(num_frames=9), "give frames="),
+        (dict(num_videos_per_prompt=2), "call generate once per video"),
+        (dict(output_type="pil"), "Finished.frames are always uint8"),
+        (dict(return_dict=False), "always a Finished event"),
+        (dict(callback_on_step_end=print), "comes as a Step event"),
+        (dict(callback_on_step_end_tensor_inputs=["latents"]), "comes as a Step event"),
+        (dict(prompt_embeds=1), "give the prompt as text"),
+        (dict(negative_prompt_embeds=1), "give negative_prompt="),
+        (dict(calibration="x"), "Expected calibration to be a Calibration, such as .* got str"),
+        (dict(stop=True), "Expected stop to be a threading.Event; got bool"),
     ],
 )
 def test_bad_values_are_refused_before_any_work(cog, changes, sentence):
@@ -221,6 +241,8 @@ def test_what_is_not_attached_or_needs_an_input_says_so():
     attach(pipe)
     with pytest.raises(ValueError, match="starts from an image; give image="):
         generate(pipe, pipelines.PROMPT, policy=FP16, **SETTINGS)
+    with pytest.raises(ValueError, match="Expected image to be a picture .* got str"):
+        generate(pipe, pipelines.PROMPT, policy=FP16, image="frog.png", **SETTINGS)
     events = generate(pipe, pipelines.PROMPT, policy=FP16, image=pipelines.picture(), **SETTINGS)
     assert finished(events).frames.shape == (9, 32, 32, 3)
 
@@ -275,3 +297,18 @@ def test_latent_colours_recover_a_linear_world(tmp_path):
     assert np.array_equal(LatentColours.load(tmp_path / "new" / "map.npz").draw(latents), drawn)
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 cut")
     assert LatentColours.load(tmp_path / "broken.npz") is None and LatentColours.load(tmp_path / "none.npz") is None
+
+
+def test_what_generate_sets_itself_is_what_its_own_call_gives(cog):
+    """Nothing that the pipeline call takes is set twice: every argument is ours, a free input, or told apart here."""
+    import inspect
+
+    from engine.request import OURS
+
+    free = {
+        "latents", "attention_kwargs", "max_sequence_length", "eta", "use_dynamic_cfg", "image", "last_image", "image_embeds",
+        "video", "strength", "guidance_scale_2",
+    }  # fmt: skip
+    named = {"self", "prompt", "negative_prompt", "height", "width"}
+    for build in (pipelines.VARIANTS["cogvideox i2v"], pipelines.VARIANTS["wan 2.2 i2v"], pipelines.VARIANTS["wan v2v"]):
+        assert set(inspect.signature(type(build()).__call__).parameters) <= free | named | set(OURS)
