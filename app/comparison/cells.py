@@ -43,11 +43,13 @@ def quiet(shown: dict[str, Any], say) -> dict[str, Any]:
     return shown if shown["text"] == "–" else {**shown, "small": say("simulated"), "quiet": True}
 
 
-def interval(name: str, values: tuple[float, float, float]) -> dict[str, str]:
-    """A mean with its interval in small type, where there is one."""
+def interval(name: str, values: tuple[float, float, float], same: str = "=") -> dict[str, str]:
+    """A mean with its interval in small type, where there is one; `same` is said of a clip compared with itself."""
     mean, low, high = values
+    if number(name, mean) == "=":
+        return {"text": same}
     shown = {"text": number(name, mean)}
-    if math.isfinite(mean) and high > low and shown["text"] != "=":
+    if math.isfinite(mean) and high > low:
         shown["small"] = f"{number(name, low)}–{number(name, high)}"
     return shown
 

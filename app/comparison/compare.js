@@ -50,7 +50,7 @@ function show(view) {
   speed.append(el('h3', '', view.speed_title));
   if (view.speed_missing) speed.append(el('p', 'v-lead', view.speed_missing));
   view.speed.forEach((part) => speed.append(el('p', 'v-lead', part.lead), table(part)));
-  root.replaceChildren(el('h2', '', view.title), el('p', 'v-top', view.lead), card, ablation, speed, ...extra, ...view.notes.map((note) => el('p', 'v-note', note)));
+  root.replaceChildren(el('h2', '', view.title), el('p', 'v-top', view.lead), ...view.headline.map((said) => el('p', 'v-verdict v-headline', said)), card, ablation, speed, ...extra, ...view.notes.map((note) => el('p', 'v-note', note)));
   tell('');
   if (focused) { const again = [...root.querySelectorAll('input')].find((input) => input.value === focused); if (again) again.focus({ preventScroll: true }); }
   paint();

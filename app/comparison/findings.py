@@ -11,7 +11,7 @@ import pandas as pd
 from app.comparison import sensitivity
 from app.comparison.cells import cell, change, method_name
 from app.figures import compare_sensitivity
-from app.i18n import text
+from app.i18n import plain, text
 from app.lessons import words
 from app.lessons.page import group
 from engine.trace import Trace
@@ -37,11 +37,12 @@ def sensitivity_card(measured: pd.DataFrame | None, run: Trace | None, lang: str
         return None
     info = sensitivity.facts(measured, run)
     names = {layer: group(lang, layer) for _, layer in info.rows}
-    labels = {"step": text(lang, "common.step"), "empty": text(lang, "compare.frontier_empty")}
+    labels = {"step": text(lang, "common.step"), "block": text(lang, "common.block"), "empty": text(lang, "compare.frontier_empty")}
+    lead = plain(lang, "compare.sensitivity_lead", groups=text(lang, "compare.semicolon").join(dict.fromkeys(names.values())))
     said = ""
     if info.touchy == info.touchy:
         said = text(lang, "compare.sensitivity_verdict", touchy=words.percent(info.touchy), robust=words.percent(info.robust))
-    return {"title": text(lang, "compare.sensitivity"), "lead": text(lang, "compare.sensitivity_lead"), "verdict": said,
+    return {"title": text(lang, "compare.sensitivity"), "lead": lead, "verdict": said,
             "alt": text(lang, "compare.sensitivity_alt"), "height": round(6 + ROW_HEIGHT * len(info.rows), 1),
             "figure": compare_sensitivity.heat(info, names, labels)}  # fmt: skip
 

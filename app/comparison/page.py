@@ -11,9 +11,11 @@ import pandas as pd
 from app.comparison import points as measured
 from app.comparison.cells import cell, interval, method_name, number, quiet
 from app.comparison.findings import sensitivity_card, settings_table
+from app.comparison.headline import headline
+from app.comparison.notes import spoken
 from app.comparison.speed import Benchmark
 from app.figures import compare_frontier
-from app.i18n import resolve, text
+from app.i18n import plain, resolve, text
 from app.lessons import controls
 from app.lessons.course import finite
 from app.lessons.page import sentences
@@ -50,9 +52,14 @@ def page(sweep: measured.Sweep, benchmarks: list[Benchmark], lang: Any, sent: An
         return text(lang, f"compare.{key}", **values)
 
     names = {method: method_name(lang, method) for method in dict.fromkeys(found.table["method"])}
-    labels = {"quality": say(quality), "cost": say(cost), "better": say("better"), "empty": say("frontier_empty")}
+    labels = {"quality": say(quality), "cost": say(cost), "better": say("better"), "empty": say("frontier_empty"),
+              "reference": say("untouched")}
+    if cost == "seconds":
+        names |= {name: plain(lang, "compare.simulated_name", name=names[name]) for name in names
+                  if measured.simulated(name, sweep.timed_on)}  # fmt: skip
     return finite({
         "lang": lang, "title": say("title"), "lead": say("lead"),
+        "headline": headline(measured.points(sweep, "psnr", "skipped"), sweep.rows, lang, say) if sweep.prompts else [],
         "frontier": {
             "title": say("frontier"), "alt": say("frontier_alt"),
             "lead": frontier_lead(sweep, lang, say),
@@ -121,7 +128,7 @@ def ablation_table(sweep: measured.Sweep, lang: str, say) -> dict[str, Any]:
     body = []
     for _, row in table.iterrows():
         link = link_of(row["method"], row["setting"], lang)
-        cells = {name: interval(name, row[name]) for name in SHOWN}
+        cells = {name: interval(name, row[name], say("identical")) for name in SHOWN}
         if measured.simulated(row["method"], sweep.timed_on):
             cells["seconds"] = quiet(cells["seconds"], say)
         body.append([cell(method_name(lang, row["method"])), *cells.values(),
@@ -156,7 +163,7 @@ def pace(row: Any, benchmark: Benchmark, say) -> list[dict[str, Any]]:
 def noted(name: str, row: Any, lang: str) -> dict[str, str]:
     """A method's cell with the benchmark's own note under it."""
     note = getattr(row, "notes", None)
-    return {**cell(name), **({"small": text(lang, "learn.plain", value=str(note)[:200])} if isinstance(note, str) else {})}
+    return {**cell(name), **({"small": spoken(note, lang)} if isinstance(note, str) else {})}
 
 
 def setting_words(method: str, setting: str, lang: str, say) -> str:

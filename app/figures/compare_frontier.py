@@ -8,9 +8,15 @@ from app.comparison.points import EXACT, LOWER_IS_BETTER, Points
 from app.figures import lesson_style as style
 from app.figures import palette, spec
 
-OURS = {"sixbit": palette.ACCENT, "int8_tdc": palette.INT8, "dmpq": palette.NVFP4, "dmpq_tdc": palette.PURIFIED}
-# Readable on a light and on a dark page alike.
-OTHERS = ("#AA4499", "#77AADD", palette.STOCK, "#997700", "#44AA99")
+# One colour for each idea, one mark for each way of using it: a cross computes every step, a ring extrapolates.
+OURS = {
+    "sixbit": (palette.ACCENT, "circle"), "sixbit_extended": (palette.ACCENT, "circle-open"), "sixbit_lean": (palette.ACCENT, "x"),
+    "int8_tdc": (palette.INT8, "circle"), "int8_tdc_extrapolated": (palette.INT8, "circle-open"), "w4a8": (palette.INT8, "x"),
+    "tdc": ("#44AA99", "circle"), "tdc_extrapolated": ("#44AA99", "circle-open"), "w4a16": ("#44AA99", "x"),
+    "dmpq_tdc": ("#AA4499", "circle"), "dmpq": ("#AA4499", "x"), "w4a4": (palette.NVFP4, "x"),
+}
+# For methods that come later; readable on a light and on a dark page alike.
+OTHERS = ("#997700", palette.STOCK, "#77AADD")
 PEERS = ("square", "diamond", "triangle-up", "triangle-down", "cross", "pentagon", "hexagon", "star-triangle-up")
 DASHES = ("dot", "dash", "dashdot", "longdash")
 FORMAT = {"psnr": ".1f", "ssim": ".3f", "prompt_accuracy": ".0%", "flicker": ".3f", "seconds": ".2f", "bits": ".1f",
@@ -30,7 +36,7 @@ def frontier(found: Points, names: dict[str, str], words: dict[str, str]) -> dic
     for method, rows in shown.groupby("method", sort=False):
         mine = bool(rows["ours"].iloc[0])
         if mine:
-            colour, symbol = (OURS[method], "circle") if method in OURS else spare.pop(0) if spare else (palette.STOCK, "x")
+            colour, symbol = OURS[method] if method in OURS else spare.pop(0) if spare else (palette.STOCK, "x")
             dash = "solid"
         else:
             colour, symbol, dash = palette.MUTED, PEERS[quiet % len(PEERS)], DASHES[quiet % len(DASHES)]
@@ -55,7 +61,7 @@ def frontier(found: Points, names: dict[str, str], words: dict[str, str]) -> dic
     if found.cost not in LOWER_IS_BETTER:
         layout["xaxis"].update(autorange="reversed")
     layout["annotations"] = [{"x": 0.01, "y": 0.99, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "top",
-                              "showarrow": False, "text": "↖ " + words["better"], "font": {"color": palette.MUTED}}]
+                              "showarrow": False, "text": "↖ " + words["better"], "font": {"color": palette.MUTED}}, *_reference_names(found, words["reference"])]
     return {"data": data, "layout": layout}
 
 
@@ -68,6 +74,15 @@ def _reference(found: Points) -> list[dict]:
     if np.isfinite(quality) and not (found.quality == "psnr" and quality >= EXACT):
         lines.append({**style.rule(y=quality, dash="dot"), "line": {"color": palette.MUTED, "width": 1.5, "dash": "dot"}})
     return lines
+
+
+def _reference_names(found: Points, name: str) -> list[dict]:
+    """What the dotted lines are, written at their ends."""
+    base = {"showarrow": False, "text": name, "font": {"color": palette.MUTED}, "yanchor": "bottom"}
+    return [
+        {**base, "x": line["x0"], "y": 0, "yref": "paper", "xanchor": "left"} if line.get("yref") == "paper" else
+        {**base, "x": 1, "xref": "paper", "y": line["y0"], "xanchor": "right"} for line in _reference(found)
+    ]  # fmt: skip
 
 
 def _plain(values) -> list[float]:

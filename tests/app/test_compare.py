@@ -144,7 +144,7 @@ def test_benchmarks_without_a_baseline_claim_no_speedup(tmp_path):
 def test_the_figure_is_a_figure(rows):
     go = pytest.importorskip("plotly.graph_objects")
     found = points.points(points.Sweep(rows), "prompt_accuracy", "skipped")
-    words = dict.fromkeys(("quality", "cost", "better", "empty"), "w")
+    words = dict.fromkeys(("quality", "cost", "better", "empty", "reference"), "w")
     figure = compare_frontier.frontier(found, dict.fromkeys(found.table["method"], "m"), words)
     assert len(go.Figure(figure).data) == 2 and figure["layout"]["shapes"]
 
@@ -207,3 +207,61 @@ def test_simulated_arithmetic_is_never_a_speedup(rows, tmp_path):
     fp16, own = view["ablation"]["rows"]
     assert not any("quiet" in cell for cell in fp16) and [cell.get("quiet") for cell in own].count(True) == 1
     assert "1 thread in each process" in view["frontier"]["lead"]
+
+
+def test_the_verdict_on_top_is_computed_from_the_rows():
+    made = [row("fp16", prompt=p, psnr=np.inf, bits=16.0, weights="16-bit") for p in "abc"]
+    for prompt in "abc":
+        made += [
+            row("tdc", prompt=prompt, psnr=41.0, skipped=0.46, weights="16-bit"),
+            row("mag_cache", prompt=prompt, psnr=43.5, skipped=0.44, weights="16-bit"),
+            row("taylorseer", prompt=prompt, psnr=49.0, skipped=0.1, weights="16-bit"),
+            row("int8_tdc", prompt=prompt, psnr=31.0, skipped=0.47, bits=4.2, weights="nvfp4"),
+            row("sixbit", prompt=prompt, psnr=29.0, skipped=0.42, bits=5.6, weights="nvfp4"),
+            row("w4a8", prompt=prompt, psnr=32.0, skipped=0.0, bits=8.0, weights="nvfp4"),
+        ]
+    first, second = page.page(points.Sweep(pd.DataFrame(made)), [], "en", {})["headline"]
+    assert "MagCache" in first and "43.5 dB" in first and "41.0 dB" in first and "49" not in first
+    assert "<b>8 bits + reuse</b> leads with 31.0 dB;" in second and "29.0 dB at 5.6" in second and "1 of the 2 other" in second
+    none = [r for r in made if r["method"] != "sixbit"]
+    assert len(page.page(points.Sweep(pd.DataFrame(none)), [], "zh-CN", {})["headline"]) == 1
+
+
+def test_a_sweep_without_classes_has_no_verdict(sweep):
+    assert page.page(sweep, [], "en", {})["headline"] == []
+
+
+def test_notes_are_said_in_the_visitors_language():
+    from app.comparison.notes import spoken
+
+    note = "random weights; skips of x (embedded model), replayed at reuse tolerance 0.1, stretched; new " + HOSTILE
+    said = spoken(note, "zh-CN")
+    assert said.startswith("随机权重；") and "0.1" in said and "&lt;script" in said and "<script" not in said
+    assert "time is valid" in spoken("the rotation kernel of this commit was faulty, which changes numbers, hardly time", "en")
+
+
+def test_every_note_of_the_shipped_tables_is_known():
+    import re
+
+    from app.comparison.notes import KNOWN
+    from app.views.learn import ASSETS
+
+    for benchmark in speed.read(ASSETS / "benchmarks"):
+        for note in benchmark.rows.get("notes", pd.Series(dtype=str)).dropna():
+            for part in note.split(";"):
+                assert any(re.fullmatch(pattern, part.strip()) for pattern, _ in KNOWN), part
+
+
+def test_the_heat_map_names_each_block_once_and_cuts_no_row():
+    from app.comparison import sensitivity
+    from app.figures import compare_sensitivity
+
+    info = sensitivity.facts(sensitivities(), None)
+    axis = compare_sensitivity.heat(info, {"qkv": "q", "down": "d"}, {"step": "step", "block": "block", "empty": "-"})["layout"]["yaxis"]
+    assert axis["ticktext"] == ["block 0", "block 1"] and axis["tickvals"] == [0.5, 2.5] and axis["range"] == [3.5, -0.5]
+
+
+def test_every_method_has_a_mark_of_its_own(sweep):
+    assert len(set(compare_frontier.OURS.values())) == len(compare_frontier.OURS)
+    figure = page.page(sweep, [], "en", {})["frontier"]["figure"]
+    assert "FP16, untouched" in [note["text"] for note in figure["layout"]["annotations"]]
