@@ -29,7 +29,7 @@ TEXTS = {
         "average.size_16": "16 bits",
     },
     "zh-CN": {
-        "average.short": "步与位",
+        "average.short": "步与比特",
         "average.title": "一步不是一帧",
         "average.lead": "视频模型不是一帧接一帧地画。它从噪声开始，把整段视频一起变清晰，反复多次：这里是 {steps} 次。"
         "每一次，视频都要经过 {blocks} 个模块。",
@@ -39,19 +39,19 @@ TEXTS = {
         "average.frame": "第 {frame} 帧",
         "average.map": "每个模块（行）在每一步（列）做了什么",
         "average.bars": "每一步的运算花在哪里",
-        "average.bars_alt": "堆叠条形图：每一步在 0、4、8、16 位上的运算占比",
+        "average.bars_alt": "堆叠条形图：每一步在 0、4、8、16 比特上的运算占比",
         "average.map_alt": "模块与步的地图，按精度着色；所选的步有边框",
-        "average.fact_step": "第 {step} 步的平均位数",
+        "average.fact_step": "第 {step} 步的平均比特数",
         "average.fact_blocks": "个模块在这一步沿用了上次的变化",
-        "average.fact_run": "所有步的平均位数",
-        "average.fact_computed": "只计真正计算过的部分的位数",
-        "average.aha": "“{bits} 位”不是一种数字格式，而是一个平均值：{s0} 的运算被跳过（0 位），{s4} 用 4 位，"
-        "{s8} 用 8 位，{s16} 用 16 位。只计真正计算过的部分，是 {computed} 位。",
+        "average.fact_run": "所有步的平均比特数",
+        "average.fact_computed": "只计真正计算过的部分的比特数",
+        "average.aha": "“{bits} 比特”不是一种数字格式，而是一个平均值：{s0} 的运算被跳过（0 比特），{s4} 用 4 比特，"
+        "{s8} 用 8 比特，{s16} 用 16 比特。只计真正计算过的部分，是 {computed} 比特。",
         "average.no_film": "这次录制没有保存各帧的预览。",
         "average.axis_share": "占比",
-        "average.size_0": "0 位：跳过",
-        "average.size_4": "4 位",
-        "average.size_8": "8 位",
-        "average.size_16": "16 位",
+        "average.size_0": "0 比特：跳过",
+        "average.size_4": "4 比特",
+        "average.size_8": "8 比特",
+        "average.size_16": "16 比特",
     },
 }
