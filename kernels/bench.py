@@ -154,6 +154,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="operations whose name contains this")
     options = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu" and not (options.smoke or options.tiny):
+        parser.exit(2, "error: the shapes are those of a 5B model and need a GPU, which is not here; add --smoke or --tiny.\n")
     torch.manual_seed(0)
     print(target.probe(device).reason, flush=True)
     with torch.no_grad():
