@@ -84,7 +84,8 @@ def device_for(device):
         found = torch.device(device)
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        raise LoadError(f"The device {shown(str(device))} is not available here; leave it out, or choose cpu or cuda.") from error
+        there = "cpu or cuda" if torch.cuda.is_available() else "cpu"
+        raise LoadError(f"The device {shown(str(device))} is not available here; leave it out, or choose {there}.") from error
     return found
 
 
