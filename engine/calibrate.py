@@ -26,6 +26,7 @@ from .records import Calibration, CalibrationError, Coefficient
 from .trace import Trace
 
 LEAST_SAMPLES = 8
+LEAST_STEPS = 2
 LEAST_R2 = 0.05
 FILE_NAME = "calibration.json"
 _PICKED = 4
@@ -98,7 +99,8 @@ def calibrate(
     result in the user's cache. progress: called as progress(done, total) after each model
     evaluation. arguments: passed on to `pipe(...)`, such as height and num_frames.
 
-    The pipeline's handle uses the result from now on.
+    The pipeline's handle uses the result from now on. Raises ValueError without a prompt, or if the runs hold no pair
+    of neighbouring steps to fit.
     """
     import torch
 
@@ -128,6 +130,8 @@ def calibrate(
         guidance = inspect.signature(type(pipe).__call__).parameters["guidance_scale"].default
     run.describe(guidance=float(guidance))
     found = fit(run.trace, handle.model_hash)
+    if not found.rows:
+        raise ValueError(f"There is nothing to fit: calibration needs at least {LEAST_STEPS} steps, got {found.steps}.")
     if keep:
         store(found)
     handle.calibration = found
@@ -135,20 +139,33 @@ def calibrate(
 
 
 def find_calibration(pipe, known_hash: str) -> Calibration | None:
-    """The calibration that belongs to these weights: beside the model, else in the user's cache.
+    """The calibration that belongs to these weights: the user's own in the cache, else the one beside the model.
 
-    One that was fitted on other weights is passed over, and so is a damaged file.
+    One that was fitted on other weights is passed over, and so is a damaged or an empty file.
     """
     folder = Path(str(getattr(pipe, "name_or_path", "") or ""))
-    for path in (folder / FILE_NAME, cache_path(known_hash)):
+    for path in (cache_path(known_hash), folder / FILE_NAME):
         if path.is_file():
             try:
                 found = Calibration.load(path)
             except CalibrationError:
                 continue
-            if found.model_hash == known_hash:
+            if found.model_hash == known_hash and found.rows:
                 return found
     return None
+
+
+def load_calibration(path: Path, known_hash: str) -> Calibration:
+    """The calibration in a file that a person named. Raises CalibrationError for a damaged or foreign one."""
+    found = Calibration.load(path)
+    if found.model_hash != known_hash:
+        raise CalibrationError(
+            f"{path.name!r} was fitted on other weights ({found.model_hash[:16]}) than this model's ({known_hash}); calibrate "
+            "this model."
+        )
+    if not found.rows:
+        raise CalibrationError(f"{path.name!r} holds no lines; calibrate again with more steps.")
+    return found
 
 
 def store(calibration: Calibration) -> Path:

@@ -22,11 +22,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from engine.cli_bench import add_bench_parser
-from engine.cli_quality import add_parsers
+from engine.cli_quality import EMBEDDED, add_parsers
 from engine.files import shown
 from engine.settings import PRESETS, Policy
-
-EMBEDDED = Path(__file__).resolve().parent.parent / "assets" / "tiny"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,7 +65,8 @@ def read_policy(given) -> Policy:
     if name == "auto":
         name = _suited(given)
     if name not in PRESETS and not name.lower().endswith(".json"):
-        raise ValueError(f"--policy must be auto, {', '.join(PRESETS)}, or a policy file that ends in .json; got {shown(name)}.")
+        known = ", ".join(("auto", *PRESETS))
+        raise ValueError(f"--policy must be one of {known}, or a policy file that ends in .json; got {shown(name)}.")
     policy = Policy.preset(name) if name in PRESETS else Policy.load(name)
     kinds = {field.name: type(getattr(Policy(), field.name)) for field in fields(Policy)}
     for change in given.set or ():
@@ -145,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--frames", type=int)
     run.add_argument("--out", type=Path, default=Path("out.mp4"), help="the video (default: out.mp4)")
     run.add_argument("--trace", type=Path, help="also write every decision, as Parquet")
+    _calibration(run)
     run.add_argument("--probe", action="store_true", help="measure every signal (several times slower)")
 
     table = commands.add_parser("compare", help="run every preset, print one table")
@@ -154,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--presets", nargs="+", default=list(PRESETS), choices=list(PRESETS), metavar="PRESET")
     table.add_argument("--seed", type=int, default=0)
     _settings(table)
+    _calibration(table)
     table.add_argument("--csv", type=Path, help="also write one row per run")
 
     fit = commands.add_parser("calibrate", help="fit the predictor of the NVFP4 error")
@@ -162,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--prompts", type=int, default=8, metavar="N", help="how many to draw (default: 8)")
     fit.add_argument("--seed", type=int, default=1000)
     _settings(fit)
-    fit.add_argument("--out", type=Path, help="where to write it; default: the user's cache, where attach finds it")
+    fit.add_argument("--out", type=Path, help="where to write it; default: the user's cache, where runs look first")
 
     pack = commands.add_parser("quantize", help="write a packed checkpoint that never needs the 16-bit weights")
     pack.add_argument("src", metavar="SRC", help="a diffusers folder or hub id")
@@ -188,3 +189,10 @@ def _model(parser: argparse.ArgumentParser) -> None:
 def _settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, help="denoising steps (default: the model's own)")
     parser.add_argument("--guidance", type=float, help="guidance scale (default: the model's own)")
+
+
+def _calibration(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE",
+        help="the predictor's lines, as calibrate --out writes them (default: from the user's cache, else beside the model)",
+    )  # fmt: skip

@@ -1,8 +1,8 @@
 """The quality lab on the command line: `frontier`, `theory`, `tune`.
 
-    python -m engine frontier --model assets/tiny --out assets/quality/frontier.parquet --prompts 64
-    python -m engine theory --model assets/tiny --out assets/quality
-    python -m engine tune --model assets/tiny --keep-quality 0.98 --out policy.json
+    python -m engine frontier --out assets/quality/frontier.parquet --prompts 64
+    python -m engine theory --out assets/quality
+    python -m engine tune --keep-quality 0.98 --out policy.json
 
 A sweep may be split over processes and machines: each runs `--shard i/n` with the same other arguments and appends to
 its own file beside `--out`; `--merge` joins what is there. A killed shard goes on where it stopped.
@@ -12,8 +12,10 @@ import sys
 import time
 from pathlib import Path
 
+from engine.files import shown
 from engine.request import EMBEDDED_DEFAULTS
 
+EMBEDDED = Path(__file__).resolve().parent.parent / "assets" / "tiny"
 GRIDS = ("frontier", "extended", "brief", "defaults", "fine", "agreement", "timing")
 
 
@@ -25,7 +27,7 @@ def add_parsers(commands) -> None:
 
 
 def _common(parser) -> None:
-    parser.add_argument("--model", default="assets/tiny", help="a diffusers folder or a hub id")
+    parser.add_argument("--model", default=str(EMBEDDED), help="a diffusers folder or a hub id (default: the small one)")
     parser.add_argument("--device", default=None, help="cpu, cuda, ...; the best one there is by default")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of this process")
     parser.add_argument("--steps", type=int, default=EMBEDDED_DEFAULTS["steps"])
@@ -80,6 +82,12 @@ def frontier(options) -> int:
     """Run a part of the sweep, or merge the parts; returns the exit code."""
     from engine import lab_tasks, sweep
 
+    if options.out.suffix.lower() != ".parquet":
+        raise ValueError(f"--out must end in .parquet; got {shown(options.out.name)}.")
+    for name in ("prompts", "tuning_prompts", "policies", "probe_count"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}.")
     if options.merge:
         return _merge(options.out)
     began = time.monotonic()
@@ -200,16 +208,19 @@ def tune(options) -> int:
     from engine import methods
     from engine.attach import attach
     from engine.cli import read_policy
+    from engine.commands import check_requests, check_target, check_weights
+    from engine.settings import Policy
     from engine.tune import Progress
     from engine.tune import tune as search
 
     policy = read_policy(options)
-    if options.out.suffix.lower() != ".json" or not options.out.absolute().parent.is_dir():
-        raise ValueError(f"--out must be a .json file in a folder that exists; got {options.out}.")
+    check_target(options.out, ".json")
     _threads(options)
     pipe = _open(options)
     attach(pipe)
     prompts = options.prompt or [prompt for prompt, _ in methods.prompts(options.prompts)]
+    check_weights(pipe, [Policy.preset("fp16")])
+    check_requests(pipe, prompts, options)
     work = search(
         pipe, prompts, options.keep_quality, base=policy, objective=options.objective, steps=options.steps,
         guidance=options.guidance, seed=options.seed,
@@ -248,7 +259,9 @@ def _parts(out: Path) -> list[Path]:
 
 
 def _threads(options) -> None:
-    if options.threads:
+    if options.threads is not None:
+        if options.threads < 1:
+            raise ValueError(f"--threads must be at least 1, got {options.threads}; leave it out for all there are.")
         import torch
 
         torch.set_num_threads(options.threads)

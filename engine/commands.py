@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,12 +22,13 @@ def generate(given) -> int:
     from engine.video import write_mp4
 
     policy = read_policy(given)
-    _check_target(given.out, ".mp4")
+    check_target(given.out, ".mp4")
     if given.trace is not None:
-        _check_target(given.trace, ".parquet")
+        check_target(given.trace, ".parquet")
     out, err = Console(), Console(stderr=True)
     with _bars(err) as bars:
-        pipe = _ready(given, bars)
+        pipe = ready(given, bars)
+        check_weights(pipe, [policy])
         events = run(
             pipe, given.prompt, policy=policy, steps=given.steps, guidance=given.guidance, seed=given.seed,
             negative_prompt=given.negative_prompt, height=given.height, width=given.width, frames=given.frames,
@@ -38,7 +40,7 @@ def generate(given) -> int:
                 if isinstance(event, Started):
                     started = event
                     for sentence in event.warnings:
-                        err.print(f"note: {sentence}", style="yellow", markup=False)
+                        err.print(f"note: {sentence}", style="yellow", markup=False, soft_wrap=True)
                 elif isinstance(event, Step):
                     bars.update(task, description="denoising", completed=event.step + 1, total=event.steps)
                 elif isinstance(event, Decoding):
@@ -49,9 +51,9 @@ def generate(given) -> int:
             events.close()
             err.print("Stopped; nothing was written.")
             return 130
+    write_mp4(given.out, done.frames, started.fps)
     if given.trace is not None:
         done.trace.save(given.trace)
-    write_mp4(given.out, done.frames, started.fps)
     for line in _told(given, policy, started, done):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
     return 0
@@ -66,11 +68,13 @@ def compare(given) -> int:
     from engine.files import write_atomic
 
     if given.csv is not None:
-        _check_target(given.csv, ".csv")
+        check_target(given.csv, ".csv")
     err, rows, stopped = Console(stderr=True), [], False
     with _bars(err, count=False) as bars:
-        pipe = _ready(given, bars)
+        pipe = ready(given, bars)
+        check_weights(pipe, [Policy.preset("fp16")])
         prompts = _prompts(given, pipe)
+        check_requests(pipe, prompts, given)
         task = bars.add_task("starting", total=1.0)
 
         def progress(done: float, total: float, what: str) -> None:
@@ -95,39 +99,58 @@ def compare(given) -> int:
 
 def calibrate(given) -> int:
     """Fit the predictor and store it."""
-    from engine.calibrate import cache_path
+    from engine.calibrate import LEAST_STEPS, cache_path
     from engine.calibrate import calibrate as fit
-    from engine.request import EMBEDDED_DEFAULTS, is_embedded, text_length
+    from engine.request import call_arguments
 
     if given.out is not None:
-        _check_target(given.out, ".json")
+        check_target(given.out, ".json")
     err = Console(stderr=True)
     with _bars(err) as bars:
-        pipe = _ready(given, bars)
+        pipe = ready(given, bars)
+        check_weights(pipe, [Policy.preset("fp16")])
         prompts = _prompts(given, pipe)
-        usual = EMBEDDED_DEFAULTS if is_embedded(pipe) else {}
-        settings = {"steps": given.steps or usual.get("steps"), "guidance": given.guidance or usual.get("guidance")}
-        if text_length(pipe) is not None:
-            # As `generate` runs the model, so that the fit sees what it will predict.
-            settings["max_sequence_length"] = text_length(pipe)
+        request = check_requests(pipe, prompts, given)[0]
+        if request.steps < LEAST_STEPS:
+            raise ValueError(
+                f"--steps must be at least {LEAST_STEPS} to calibrate, got {request.steps}: a line is fitted from step to step."
+            )
+        # As `generate` runs the model, so that the fit sees what it will predict.
+        settings = call_arguments(pipe, request)
+        for name in ("prompt", "generator", "num_inference_steps", "guidance_scale"):
+            settings.pop(name, None)
         task = bars.add_task("measuring", total=None)
         pipe.set_progress_bar_config(disable=True)
         found = fit(
-            pipe, prompts, seed=given.seed, keep=given.out is None,
+            pipe, prompts, steps=request.steps, guidance=request.guidance, seed=given.seed, keep=given.out is None,
             progress=lambda done, total: bars.update(task, completed=done, total=total), **settings,
         )  # fmt: skip
     if given.out is not None:
         found.save(given.out)
+    for line in _fitted(found, len(prompts)):
+        Console().print(line, markup=False, highlight=False, soft_wrap=True)
+    if given.out is None:
+        told = f"Wrote {cache_path(found.model_hash)}; runs of this model on this machine use it from now on."
+    else:
+        told = f"Wrote {given.out}; runs use it where they are given --calibration {given.out}."
+    Console().print(told, markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def _fitted(found, prompts: int) -> Iterator[str]:
     table = found.table()
     explained = table[table["alpha"] != 0]
-    out = Console()
-    out.print(f"{len(table)} groups from {len(prompts)} prompts at {found.steps} steps, guidance {found.guidance:g}.")
-    out.print(
-        f"A line explains {len(explained)} of them (median R² {explained['r2'].median():.2f}; "
-        f"{(explained['alpha'] < 0).sum()} slopes are negative); the others predict their mean."
+    yield (
+        f"{counted(len(table), 'group')} from {counted(prompts, 'prompt')} at {counted(found.steps, 'step')}, "
+        f"guidance {found.guidance:g}."
     )
-    out.print(f"Wrote {given.out or cache_path(found.model_hash)}", soft_wrap=True, markup=False)
-    return 0
+    if explained.empty:
+        yield "A line explains none of them; all predict their mean."
+        return
+    yield (
+        f"A line explains {len(explained)} of them (median R² {explained['r2'].median():.2f}; "
+        f"{counted((explained['alpha'] < 0).sum(), 'negative slope')}); the others predict their mean."
+    )
 
 
 def quantize(given) -> int:
@@ -145,17 +168,47 @@ def quantize(given) -> int:
     return 0
 
 
-def _ready(given, bars: Progress):
-    """The model, loaded and attached without a policy."""
+def ready(given, bars: Progress):
+    """The model, loaded and attached without a policy, under the calibration of --calibration where there is one."""
     from engine.attach import attach
+    from engine.calibrate import load_calibration
     from engine.load import load
 
     task = bars.add_task("loading the model", total=None)
     pipe = load(given.model, given.device, given.dtype)
     bars.update(task, description="packing the weights")
-    attach(pipe, progress=lambda done, total: bars.update(task, completed=done, total=total))
+    handle = attach(pipe, progress=lambda done, total: bars.update(task, completed=done, total=total))
+    if getattr(given, "calibration", None) is not None:
+        handle.calibration = load_calibration(given.calibration, handle.model_hash)
     bars.remove_task(task)
     return pipe
+
+
+def check_requests(pipe, prompts: list[str], given) -> list:
+    """Every prompt as a checked request, before the first of them runs; an attached pipeline. Raises ValueError."""
+    from engine.request import check
+    from engine.run import attachment_of
+
+    sizes = dict.fromkeys(("negative_prompt", "height", "width", "frames"))
+    # Any quantized policy will do: what is asked of the weights themselves is asked apart.
+    return [
+        check(
+            pipe, attachment_of(pipe), prompt, Policy.preset("w4a8"), steps=given.steps, guidance=given.guidance,
+            seed=given.seed + number, inputs={}, **sizes,
+        )
+        for number, prompt in enumerate(prompts)
+    ]  # fmt: skip
+
+
+def check_weights(pipe, policies: list[Policy]) -> None:
+    """Refuse what a packed checkpoint cannot run, in terms of what a person at this prompt can do."""
+    from engine.run import attachment_of
+
+    if attachment_of(pipe).keep == "none" and any(policy.precision == "stock" for policy in policies):
+        raise ValueError(
+            "This needs the 16-bit weights, and a packed checkpoint does not hold them; give --model the model that it "
+            "was packed from, or generate with a policy of packed weights such as --policy w4a16."
+        )
 
 
 def _prompts(given, pipe) -> list[str]:
@@ -171,18 +224,35 @@ def _prompts(given, pipe) -> list[str]:
     return sample_prompts(given.prompts, given.seed)
 
 
-def _check_target(path: Path, suffix: str) -> None:
-    """Refuse a place that cannot be written before minutes are spent on what would go there."""
+def check_target(path: Path, suffix: str) -> None:
+    """Refuse a place that cannot be written before minutes are spent on what would go there.
+
+    Tried with a file of another name, which is gone again at once: what is at `path` stays until the new one is whole.
+    """
     if path.suffix.lower() != suffix:
         raise ValueError(f"Expected a file name that ends in {suffix}; got {path.name[:80]!r}.")
-    if path.is_dir() or not path.absolute().parent.is_dir():
+    if path.is_dir():
+        raise ValueError(f"{path} cannot be written: it is a folder; choose another name.")
+    folder = path.absolute().parent
+    if not folder.is_dir():
         raise ValueError(f"{path} cannot be written: its folder does not exist; create it or choose another path.")
+    try:
+        with tempfile.NamedTemporaryFile(prefix=f".{path.stem[:40]}-", suffix=suffix, dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: its folder takes no new file ({error.strerror}); choose another.") from error
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 step, 30 steps."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _told(given, policy: Policy, started, done) -> Iterator[str]:
     report, seconds = done.report, done.seconds
     stages = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
-    yield f"seed {started.seed}, {started.steps} steps, guidance {started.guidance:g}: {sum(seconds.values()):.1f} s ({stages})"
+    settings = f"seed {started.seed}, {counted(started.steps, 'step')}, guidance {started.guidance:g}"
+    yield f"{settings}: {sum(seconds.values()):.1f} s ({stages})"
     yield (
         f"{report.average_bits:.2f} bits on average ({report.average_bits_computed:.2f} where computed), "
         f"{report.skipped_share:.0%} of blocks skipped, {report.purified_share:.1%} of layer calls purified, "
@@ -211,7 +281,7 @@ def _reading(frames, prompt: str):
 
 
 def _table(means, prompts: int) -> Table:
-    table = Table(title=f"Means over {prompts} prompts; PSNR and SSIM against fp16", title_justify="left")
+    table = Table(title=f"Means over {counted(prompts, 'prompt')}; PSNR and SSIM against fp16", title_justify="left")
     heads = (
         "preset", "bits", "computed", "skipped", "purified", "predictor", "PSNR", "SSIM", "flicker", "right", "seconds",
         "speed", "packed MB",
@@ -223,7 +293,8 @@ def _table(means, prompts: int) -> Table:
             row.preset, f"{row.bits:.2f}", f"{row.bits_computed:.2f}", f"{row.skipped:.0%}", f"{row.purified:.1%}",
             f"{row.predictor:.0%}", f"{row.psnr:.1f}", f"{row.ssim:.3f}", f"{row.flicker:.2f}",
             "–" if row.prompt_accuracy != row.prompt_accuracy else f"{row.prompt_accuracy:.0%}", f"{row.seconds:.2f}",
-            f"{row.speedup:.2f}×", "–" if row.packed_bytes != row.packed_bytes else f"{row.packed_bytes / 1e6:.1f}",
+            "–" if row.speedup != row.speedup else f"{row.speedup:.2f}×",
+            "–" if row.packed_bytes != row.packed_bytes else f"{row.packed_bytes / 1e6:.1f}",
         )  # fmt: skip
     return table
 

@@ -7,7 +7,7 @@ import pytest
 from engine.attach import attach
 from engine.calibrate import cache_path, calibrate, find_calibration, fit, line, model_hash, store
 from engine.policy import PRESETS
-from engine.records import Calibration
+from engine.records import Calibration, Coefficient
 from engine.run import record
 from tests import pipelines
 from tests.synthetic import calibration as drawn_lines
@@ -92,6 +92,9 @@ def test_calibrating_a_pipeline_lets_the_predictor_decide(one_thread):
     assert attach(again).calibration == found
     with pytest.raises(ValueError, match="at least one prompt"):
         calibrate(pipe, [])
+    with pytest.raises(ValueError, match="at least 2 steps, got 1"):
+        calibrate(pipe, [pipelines.PROMPT], steps=1, guidance=5.0, **sizes)
+    assert handle.calibration is found
 
 
 def test_the_hash_names_weights_and_configuration_not_dtype():
@@ -109,7 +112,7 @@ def test_foreign_and_damaged_calibrations_are_passed_over(tmp_path):
     pipe = pipelines.wan(layers=1)
     known = model_hash(pipe)
     assert find_calibration(pipe, known) is None
-    own = Calibration(known, 5, 5.0)
+    own = Calibration(known, 5, 5.0, {("transformer", 0, "qkv"): Coefficient(0.0, 0.1, 0.0, 8)})
     pipe.register_to_config(_name_or_path=str(tmp_path))
     Calibration("0" * 16, 5, 5.0).save(tmp_path / "calibration.json")
     assert find_calibration(pipe, known) is None
@@ -117,5 +120,11 @@ def test_foreign_and_damaged_calibrations_are_passed_over(tmp_path):
     assert find_calibration(pipe, known) == own
     cache_path(known).write_text("{")
     assert find_calibration(pipe, known) is None
+    Calibration(known, 1, 5.0).save(tmp_path / "calibration.json")
+    assert find_calibration(pipe, known) is None
     own.save(tmp_path / "calibration.json")
+    mine = Calibration(known, 7, 5.0, own.rows)
+    store(mine)
+    assert find_calibration(pipe, known) == mine  # a person's own fit before the one that came with the model
+    cache_path(known).unlink()
     assert find_calibration(pipe, known) == own and isinstance(own.table(), pd.DataFrame)

@@ -8,6 +8,7 @@ import pytest
 
 from engine import Policy, Trace
 from engine.cli import main, read_policy
+from engine.commands import check_target, counted
 from engine.compare import COLUMNS, sample_prompts, summary
 from engine.records import Calibration
 from engine.video import read_mp4
@@ -39,7 +40,7 @@ def test_generate_writes_a_video_and_a_trace_that_load(model, tmp_path, capsys):
     trace = Trace.load(tmp_path / "run.parquet")
     assert trace.meta.seed == 5 and trace.meta.prompt == pipelines.PROMPT and len(trace.blocks) == 4
     told = capsys.readouterr()
-    assert "seed 5, 2 steps" in told.out and "bits on average" in told.out and "0 blocks skipped, no gain" in told.out
+    assert "seed 5, 2 steps, guidance" in told.out and "bits on average" in told.out and "0 blocks skipped, no gain" in told.out
     assert "not calibrated" in told.err
 
 
@@ -66,7 +67,7 @@ def test_a_policy_from_a_file_with_changed_fields(tmp_path):
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        (["--policy", "seven_bit"], "--policy must be auto, fp16"),
+        (["--policy", "seven_bit"], "--policy must be one of auto, fp16"),
         (["--policy", "w/p.txt"], "ends in .json; got 'w/p.txt'"),
         (["--set", "tdc=perhaps"], "tdc must be true or false; got 'perhaps'"),
         (["--policy", "missing.json"], "no such file"),
@@ -74,13 +75,16 @@ def test_a_policy_from_a_file_with_changed_fields(tmp_path):
         (["--set", "tdc_threshold=much"], "tdc_threshold must be a number"),
         (["--out", "out.avi"], "ends in .mp4"),
         (["--out", "no/such/folder/out.mp4"], "folder does not exist"),
+        (["--out", "/proc/out.mp4"], "its folder takes no new file"),
+        (["--trace", "/proc/run.parquet"], "/proc/run.parquet cannot be written"),
+        (["--calibration", "missing.json"], "no such file"),
         (["--trace", "run.csv"], "ends in .parquet"),
         (["--model", "no/such/folder/here"], "There is no folder"),
         (["--height", "488"], "nearest are 480 and 496"),
         (["--frames", "16"], "nearest are 9 and 17"),
         (["--steps", "0"], "steps must be a whole number"),
         (["--seed", "-1"], "seed must be a whole number"),
-        (["--device", "abacus"], "not available here"),
+        (["--device", "abacus"], "not available here; leave it out, or choose "),
         (["--prompt", ""], "prompt is empty"),
     ],
 )
@@ -89,7 +93,20 @@ def test_bad_requests_end_in_one_sentence(model, tmp_path, monkeypatch, capsys, 
     assert generate(model, tmp_path, *arguments) == 2
     told = capsys.readouterr().err
     assert sentence in " ".join(told.split()) and "Traceback" not in told
-    assert not list(tmp_path.glob("*.mp4"))
+    assert not [path for path in tmp_path.iterdir() if path.is_file()]
+
+
+def test_a_target_is_tried_and_nothing_is_left_behind(tmp_path):
+    (tmp_path / "old.mp4").write_bytes(b"old")
+    (tmp_path / "folder.mp4").mkdir()
+    check_target(tmp_path / "old.mp4", ".mp4")
+    assert (tmp_path / "old.mp4").read_bytes() == b"old" and len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(ValueError, match="it is a folder"):
+        check_target(tmp_path / "folder.mp4", ".mp4")
+
+
+def test_numbers_agree_with_their_nouns():
+    assert [counted(number, "step") for number in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
 
 
 @pytest.mark.parametrize(
@@ -146,15 +163,20 @@ def test_compare_prints_every_preset_and_writes_rows(model, tmp_path, capsys):
     assert table["psnr"].iloc[0] == np.inf and np.isfinite(table["psnr"].iloc[1])
     assert table["bits"].iloc[1] == 8 and np.isnan(table["packed_bytes"].iloc[0]) and table["packed_bytes"].iloc[1] > 0
     told = capsys.readouterr().out
+    assert "Means over 1 prompt;" in told
+    assert main(["compare", *arguments[:6], "--presets", "w4a8"]) == 0
+    alone = capsys.readouterr().out
+    assert "nan" not in alone and "×" in alone
     assert all(name in told for name in (*presets, "computed", "skipped", "purified", "predictor", "PSNR", "packed MB"))
 
 
 def test_summary_averages_and_keeps_losing_rows():
     rows = [
-        {**dict.fromkeys(COLUMNS, 1.0), "preset": preset, "prompt": "p", "seconds": seconds, "psnr": psnr}
+        {**dict.fromkeys(COLUMNS, 1.0), "preset": preset, "prompt": "p", "seconds": seconds, "psnr": psnr, "reference_seconds": 2.0}
         for preset, seconds, psnr in (("fp16", 2.0, np.inf), ("slow", 4.0, 20.0), ("slow", 4.0, np.inf))
     ]
     means = summary(rows).set_index("preset")
+    assert summary(rows[1:]).loc[0, "speedup"] == 0.5
     assert means.loc["slow", "speedup"] == 0.5 and means.loc["slow", "psnr"] == 60 and means.loc["fp16", "psnr"] == np.inf
 
 
@@ -175,11 +197,49 @@ def test_calibrate_then_the_predictor_decides(model, tmp_path, capsys):
     assert main(["calibrate", *arguments, "--guidance", "3", "--out", str(out)]) == 0
     found = Calibration.load(out)
     assert found.steps == 4 and found.guidance == 3 and len(found.rows) == 8
-    assert "8 groups from 1 prompts at 4 steps" in capsys.readouterr().out
-    # Without --out it goes to the user's cache, where the next command finds it.
-    assert main(["calibrate", *arguments]) == 0
+    told = capsys.readouterr().out
+    assert "8 groups from 1 prompt at 4 steps, guidance 3" in told and f"--calibration {out}" in told
+    # A file of --out is used where it is named, and only there.
+    dynamic = ["--steps", "4", "--policy", "dmpq", "--trace", str(tmp_path / "run.parquet")]
+    assert generate(model, tmp_path, *dynamic) == 0
+    assert Trace.load(tmp_path / "run.parquet").report.predictor_share == 0
+    assert generate(model, tmp_path, *dynamic, "--calibration", str(out)) == 0
+    assert Trace.load(tmp_path / "run.parquet").report.predictor_share == 0.75
+    # Without --out it goes to the user's cache, where the next command finds it; guidance 0 is a guidance.
+    capsys.readouterr()
+    assert main(["calibrate", *arguments, "--guidance", "0"]) == 0
+    told = capsys.readouterr().out
+    assert "guidance 0." in told and "runs of this model on this machine use it" in told
     assert generate(model, tmp_path, "--steps", "4", "--policy", "dmpq", "--trace", str(tmp_path / "run.parquet")) == 0
     assert Trace.load(tmp_path / "run.parquet").report.predictor_share == 0.75
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--steps", "0"], "steps must be a whole number from 1"),
+        (["--steps", "-1"], "steps must be a whole number from 1"),
+        (["--steps", "1"], "--steps must be at least 2 to calibrate"),
+        (["--guidance", "-1"], "guidance must be a number from 0"),
+        (["--seed", "-1"], "seed must be a whole number"),
+        (["--prompt", " "], "prompt is empty"),
+    ],
+)
+def test_calibrate_and_compare_check_what_they_are_asked_before_they_run(model, tmp_path, capsys, arguments, sentence):
+    for command in ("calibrate", "compare"):
+        if command == "compare" and arguments == ["--steps", "1"]:
+            continue
+        given = [command, "--model", model, "--prompt", pipelines.PROMPT, "--steps", "2", *arguments]
+        assert main(given) == 2
+        told = capsys.readouterr()
+        assert sentence in told.err and not told.out
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_calibration_of_other_weights_is_refused(model, tmp_path, capsys):
+    Calibration("0" * 16, 4, 3.0).save(tmp_path / "other.json")
+    assert generate(model, tmp_path, "--calibration", str(tmp_path / "other.json")) == 2
+    assert "was fitted on other weights" in capsys.readouterr().err
 
 
 def test_quantize_then_generate_from_the_packed_folder(model, tmp_path, capsys):
@@ -187,7 +247,8 @@ def test_quantize_then_generate_from_the_packed_folder(model, tmp_path, capsys):
     assert "MB of weights" in capsys.readouterr().out
     assert generate(str(tmp_path / "packed"), tmp_path, "--policy", "w4a8") == 0
     assert generate(str(tmp_path / "packed"), tmp_path, "--policy", "fp16") == 2
-    assert "16-bit weights, which were dropped" in " ".join(capsys.readouterr().err.split())
+    told = capsys.readouterr().err
+    assert "packed checkpoint does not hold them" in told and "--policy w4a16" in told and "keep=" not in told
     assert main(["quantize", model, str(tmp_path / "packed")]) == 2
 
 

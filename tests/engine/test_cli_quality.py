@@ -1,12 +1,13 @@
 """The quality lab's commands on a small checkpoint: record, sweep in shards, resume, merge, tables."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
-from engine.cli import main
+from engine.cli import _parser, main
 from engine.methods import FRONTIER
 from tests import pipelines
 
@@ -54,10 +55,34 @@ def test_from_probes_to_tables(folder, tmp_path, capsys):
     "arguments, sentence",
     [
         (["--shard", "3/2"], "--shard must be i/n"),
+        (["--probe-count", "0"], "--probe-count must be at least 1, got 0"),
+        (["--threads", "0"], "--threads must be at least 1, got 0"),
         (["--methods", "nonsense"], "no method 'nonsense'"),
         (["--merge"], "nothing to merge"),
+        (["--out", "f.csv", "--merge"], "--out must end in .parquet; got 'f.csv'"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments, sentence, folder, tmp_path, capsys):
     code = main(["frontier", "--model", str(folder), "--out", str(tmp_path / "f.parquet"), "--prompts", "1", *arguments])
     assert code in (1, 2) and sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["tune"], ["frontier", "--out", "f.parquet"], ["theory", "--out", "."]])
+def test_the_embedded_model_is_found_from_any_folder(command):
+    model = Path(_parser().parse_args(command).model)
+    assert model.is_absolute() and (model / "model_index.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--out", "policy.txt"], "ends in .json"),
+        (["--out", "/proc/policy.json"], "its folder takes no new file"),
+        (["--steps", "0"], "steps must be a whole number"),
+        (["--prompt", ""], "prompt is empty"),
+    ],
+)
+def test_tune_checks_before_it_runs(arguments, sentence, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["tune", "--model", str(folder), "--prompt", pipelines.PROMPT, *arguments]) == 2
+    assert sentence in capsys.readouterr().err
