@@ -46,9 +46,9 @@ def _commit() -> str:
 
 
 def _bench(given: argparse.Namespace) -> int:
-    import torch
-
     from engine import bench
+    from engine.commands import check_target
+    from engine.load import device_for
 
     methods = [] if given.methods == ["none"] else given.methods or bench.METHODS
     unknown = [name for name in methods if name not in bench.METHODS]
@@ -58,8 +58,13 @@ def _bench(given: argparse.Namespace) -> int:
         raise ValueError(f"--model must be one of {', '.join(bench.MODELS)} or a folder, got {given.model!r}.")
     if given.steps < 4:
         raise ValueError(f"--steps must be at least 4, got {given.steps}: reuse begins at the third step.")
-    device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    changes = {"layers": given.layers} if given.layers else {}
+    if given.layers is not None and given.layers < 1:
+        raise ValueError(f"--layers must be at least 1, got {given.layers}; leave it out for all blocks of the model.")
+    for path, suffix in ((given.out, ".csv"), (given.kernels, ".json")):
+        if path is not None:
+            check_target(path, suffix)
+    device = str(device_for(given.device))
+    changes = {} if given.layers is None else {"layers": given.layers}
     schedule = _schedule(given, bench.block_count(given.model, given.layers))
     made = bench.Bench(
         given.model, device, schedule, given.commit or _commit(), timed=given.steps, profiled=not given.no_profile, **changes

@@ -103,6 +103,22 @@ def test_unknown_names_are_one_sentence(capsys):
     assert "cogvideox-5b" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--layers", "0"], "--layers must be at least 1, got 0"),
+        (["--layers", "-2"], "--layers must be at least 1, got -2"),
+        (["--device", "abacus"], "'abacus' is not available here"),
+        (["--out", "/proc/rows.csv"], "its folder takes no new file"),
+        (["--out", "rows.txt"], "ends in .csv"),
+        (["--kernels", "/proc/kernels.json"], "its folder takes no new file"),
+    ],
+)
+def test_what_bench_cannot_do_is_said_before_it_starts(small, capsys, arguments, sentence):
+    assert main(["bench", "--methods", "stock", *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+
+
 def test_a_folder_is_a_model_too(tmp_path):
     from tests import pipelines
 
