@@ -76,6 +76,23 @@ def _resting_collector():
 gr = load()
 
 
+def _own_title() -> None:
+    """A link to the page is shown under the page's title: Gradio's template names itself before it asks for one."""
+    import jinja2
+    from gradio.routes import templates
+
+    stock = templates.env.loader
+
+    def source(name: str):
+        text, path, fresh = stock.get_source(templates.env, name)
+        return text.replace('title" content="Gradio"', 'title" content="{{ config.title }}"'), path, fresh
+
+    templates.env.loader = jinja2.FunctionLoader(source)
+
+
+_own_title()
+
+
 class Page(gr.Blocks):
     """`gr.Blocks` whose `app` exists from the launch on."""
 
