@@ -12,8 +12,8 @@ function row(name) {
   const input = make("input", { type: "range", id: `knob-${name}`, "data-knob": name, "aria-describedby": `says-${name}` });
   const value = make("output", { for: `knob-${name}` }), label = make("label", { for: `knob-${name}`, "data-t": `lab.knob.${name}` });
   const says = make("p", { class: "fine says", id: `says-${name}` }), more = make("span", { class: "beyond" });
-  const node = make("div", { class: `knob ${name}` }, make("div", { class: "knob-top" }, label, value), make("div", { class: "dial" }, svg, input, more),
-    make("div", { class: "ends", "aria-hidden": "true" }, make("span", { "data-t": `lab.ends.${name}.low` }), make("span", { "data-t": `lab.ends.${name}.high` })), says);
+  const node = make("div", { class: `knob ${name}` }, make("div", { class: "knob-top" }, label, value), make("div", { class: "dial" }, svg, input),
+    make("div", { class: "ends", "aria-hidden": "true" }, make("span", { "data-t": `lab.ends.${name}.low` }), more, make("span", { "data-t": `lab.ends.${name}.high` })), says);
   list.append(node);
   input.addEventListener("input", () => {
     const next = Number(input.value);
@@ -53,7 +53,7 @@ function fill(info) {
   input.disabled = Boolean(info.off);
   part.node.classList.toggle("off", Boolean(info.off));
   part.says.textContent = info.says;
-  part.more.textContent = info.beyond ? `+${info.beyond} →` : "";
+  part.more.textContent = info.beyond ? t("lab.ends.beyond", { count: info.beyond }) : ""; part.more.title = t("lab.ends.beyond.what");
 }
 element.addEventListener("pointerdown", () => { lab.dragging = true; });
 window.addEventListener("pointerup", () => { lab.dragging = false; });
@@ -73,6 +73,7 @@ function heads() {
     onchange: (event) => event.target.value && lab.emit("look", { preset: event.target.value, policy: null }) },
     make("option", { value: "" }, t("lab.presets.more")), ...others.map((name) => make("option", { value: name, selected: look?.preset === name }, t(`lab.preset.${name}`))));
   pick.classList.toggle("chosen", others.includes(look?.preset));
+  find(".preset-what").textContent = look ? t(`lab.preset.${look.preset || "own"}.what`) : "";
   presets.replaceChildren(...SHOWN.map(segment), ...(others.length ? [pick] : []));
   advanced();
 }

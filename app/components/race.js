@@ -60,6 +60,7 @@ function paint(ctx, sheet, clip = SIZE) {
 function draw() {
   const sheets = { a: shown(panes.a), b: shown(panes.b) };
   for (const key of ["a", "b"]) {
+    panes[key].node.classList.toggle("ended", Boolean(sheets[key]) && sheets[key] === panes[key].final);   // ticks belong to the finished clip
     if (sheets[key]) { paint(panes[key].ctx, sheets[key]); panes[key].old = sheets[key]; panes[key].canvas.dataset.shown = panes[key].step; }
   }
   const { ctx, canvas } = panes.b;
@@ -110,10 +111,12 @@ function tick(now) {
   draw();
 }
 function status(pane) {
-  const { node, step, total, seconds, state } = pane;
+  // A pane that stands at a chosen step says that step and its time, whatever the race does meanwhile.
+  const { node, total } = pane, step = follow ? pane.step : Math.min(at, total);
+  const seconds = follow ? pane.seconds : pane.times?.[step - 1], state = follow || pane.state === "stopped" ? pane.state : "";
   const name = pane.label ? t(pane.label[0], pane.label[1]) : "";
   node.querySelector(".name").textContent = name;
-  const clock = total ? `${Math.min(step, total)}/${total} · ${seconds.toFixed(1)} s` : "";
+  const clock = total ? [`${Math.min(step, total)}/${total}`, ...(seconds == null ? [] : [`${seconds.toFixed(1)} s`])].join(" · ") : "";
   node.querySelector(".clock").textContent = clock;
   const bar = node.querySelector(".bar");
   bar.firstElementChild.style.width = `${total ? (100 * step) / total : 0}%`;
@@ -141,7 +144,8 @@ function scrubTo(step) {
 }
 function pick(step) {
   follow = step > Math.max(panes.a.total, panes.b.total); at = step;
-  scrubTo(step); draw();
+  if (follow && mode === "recorded") recordedFrom = -1e9;      // the end of the slider is the end of the race
+  scrubTo(step); Object.values(panes).forEach(status); draw();
 }
 function buttons() {
   play.textContent = playing ? "❚❚" : "▶";
@@ -198,8 +202,17 @@ panes.b.canvas.addEventListener("pointermove", (event) => {
   const box = panes.b.canvas.getBoundingClientRect();
   split = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)); divider.value = String(split * 100);
 });
+// Until a draft has run, the right pane shows the run before it, so its ticks say nothing about the draft.
+let draft = "";
+function called() {
+  const line = panes.b.node.querySelector(".call"), on = Boolean(draft) && !lab.busy;
+  line.textContent = on ? t(draft) : ""; line.hidden = !on;
+  panes.b.node.classList.toggle("stale", on);
+}
+lab.on("knobs", (next) => { draft = !next.draft ? "" : next.preset === "break" ? "lab.race.call_break" : "lab.race.call"; called(); });
+lab.on("busy", called);
 lab.on("step", (data) => { if (data.from !== "race") pick(data.step); }, false);
 lab.on("race", (data) => (data.recorded ? recorded(data) : live(data)).catch((error) => lab.say(t("lab.race.broken"), "bad")));
-lab.on("lang", () => { labels(); buttons(); find(".note").textContent = notes ? t(...notes) : ""; Object.values(panes).forEach((p) => { status(p); ticks(p); }); scrubTo(Number(scrub.value)); });
+lab.on("lang", () => { labels(); buttons(); find(".note").textContent = notes ? t(...notes) : ""; Object.values(panes).forEach((p) => { status(p); ticks(p); }); called(); scrubTo(Number(scrub.value)); });
 Object.values(panes).forEach(blank); labels(); buttons();
 requestAnimationFrame(tick);

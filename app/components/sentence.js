@@ -1,7 +1,7 @@
 // The prompt: drop-downs that can only say what the small model knows, or free text; and Run.
 const words = find(".words"), run = find(".run"), stop = find(".stop"), seed = find(".seed-in"), free = find(".free"), modePick = find(".mode-pick");
 const V = props.vocabulary;
-let typed = !V, text = props.prompt || "", scene = V && JSON.parse(JSON.stringify(V.scene)), model = props.model, stopping = false, eta = null, negative = "";
+let typed = !V, text = props.prompt || "", scene = V && JSON.parse(JSON.stringify(V.scene)), model = props.model, stopping = false, eta = null, negative = "", draft = false;
 seed.value = props.seed ?? 7;
 
 const word = (name) => t(`lab.word.${name.replaceAll(" ", "_")}`) || name;
@@ -44,7 +44,7 @@ function buttons() {
   const seconds = eta && eta.seconds;
   run.hidden = lab.busy; stop.hidden = !lab.busy; stop.disabled = stopping;
   stop.textContent = t(stopping ? "lab.run.stopping" : "lab.run.stop");
-  run.textContent = seconds ? t("lab.run.about", { seconds: seconds < 10 ? seconds.toFixed(0) : String(Math.round(seconds)) }) : t("lab.run.run");
+  run.textContent = seconds ? t(draft ? "lab.run.draft_about" : "lab.run.about", { seconds: seconds < 10 ? seconds.toFixed(0) : String(Math.round(seconds)) }) : t(draft ? "lab.run.draft" : "lab.run.run");
 }
 const hello = () => t(props.recorded ? "lab.status.hello" : "lab.status.hello_empty");
 let waiting = 0;
@@ -70,6 +70,8 @@ find(".dice").addEventListener("click", () => {
 });
 element.querySelector("form").addEventListener("submit", (event) => { event.preventDefault(); if (!lab.busy) lab.emit("go", {}); });
 lab.on("busy", () => { stopping = stopping && lab.busy; buttons(); if (!lab.busy) changed(); });
+lab.on("knobs", (next) => { draft = Boolean(next.draft); buttons(); });
+find(".start").addEventListener("click", (event) => { event.preventDefault(); lab.go("learn"); scrollTo(0, 0); });
 lab.on("stopping", (on) => { stopping = on; buttons(); });
 lab.on("ask", (given) => { if (given.prompt != null) { text = given.prompt; if (V && given.scene) { scene = given.scene; typed = false; } else typed = true; } if (given.seed != null) seed.value = String(given.seed); show(); changed(); }, false);
 lab.on("model", (given) => { model = given.name; if (!given.embedded) { typed = true; free.hidden = true; } else typed = false; show(); changed(); }, false);

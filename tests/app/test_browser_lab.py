@@ -57,6 +57,16 @@ def test_a_recorded_race_plays_on_arrival_and_never_blanks(tab):
     assert marks == {"blank": 0, "kept": True}
 
 
+def test_ticks_wait_for_the_finished_clip(tab):
+    page = tab()
+    page.wait_for_function("/^[1-9]\\d?\\//.test(document.querySelector('[data-pane=b] .clock').textContent)")
+    assert not page.locator("[data-pane=b] .ticks li:visible").count()
+    page.evaluate("() => { const s = document.querySelector('.scrub'); s.value = s.max; s.dispatchEvent(new Event('input', {bubbles: true})); }")
+    page.wait_for_selector("[data-pane=b] .ticks li:visible")
+    page.click(".intro a")
+    page.wait_for_selector("#tab-learn[aria-selected=true]")
+
+
 def test_a_knob_redraws_the_map_and_says_what_it_buys(page):
     before = page.evaluate(DRAWN)
     move_knob(page, "tdc_threshold", 0.2)
@@ -103,6 +113,9 @@ def test_a_click_explains_a_cell_and_moves_the_videos_there(page):
     page.wait_for_function("/Block \\d+, step (1[5-9]|2[0-2])/.test(document.querySelector('.explain h2').textContent)")
     assert page.locator(".explain p").count() >= 2
     assert re.search(r"step (1[5-9]|2[0-2]) of 30", page.inner_text(".step-label"))
+    step = re.search(r"step (\d+)", page.inner_text(".step-label")).group(1)
+    assert all(clock.startswith(f"{step}/30 · ") for clock in page.locator(".pane .clock").all_inner_texts())
+    assert not page.locator(".pane .badge:visible").count() and not page.locator(".ticks li:visible").count()
     page.click(".numbers summary")
     assert page.locator(".explain table").count() == 3
 
@@ -135,6 +148,11 @@ def test_presets_and_break_it(page):
     page.click("[data-preset=break]")
     page.wait_for_function("document.querySelector('.knob.error_threshold').classList.contains('off')")
     assert "smear" in page.inner_text(".band") and page.is_visible(".run-draft")
+    assert page.inner_text(".call") == "Run to see it break" and page.inner_text(".run").startswith("Run draft")
+    assert "made to fail" in page.inner_text(".preset-what")
+    page.click(".undo")
+    page.wait_for_selector(".call[hidden]", state="attached")
+    assert page.inner_text(".run").startswith("Run ·")
 
 
 def test_a_large_recording_opens_and_answers(page):
