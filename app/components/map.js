@@ -35,13 +35,14 @@ function glyphs() {
   const G = data.groups.length, across = Math.ceil(G / 2), [x0, x1] = range?.x ?? [-0.5, data.steps - 0.5], [y0, y1] = range?.y ?? [data.blocks.length - 0.5, -0.5];
   const tile = Math.min((frameNode.clientWidth - EDGE.l - EDGE.r) / Math.abs(x1 - x0) / across, (frameNode.clientHeight - EDGE.t - EDGE.b) / Math.abs(y1 - y0) / 2);
   if (tile < 13) return [];
-  const light = { x: [], y: [], text: [] }, dark_ = { x: [], y: [], text: [] };
+  const light = { x: [], y: [], text: [] }, dark_ = { x: [], y: [], text: [] }, dots = { x: [], y: [], text: [] };
+  const pale = dark() ? [2, 4, 6] : [2, 7];
   for (let b = Math.max(0, Math.floor(Math.min(y0, y1))); b < Math.min(data.blocks.length, Math.max(y0, y1) + 1); b++) {
     for (let s = Math.max(0, Math.floor(Math.min(x0, x1))); s < Math.min(data.steps, Math.max(x0, x1) + 1); s++) {
       for (let g = 0; g < G; g++) {
         const code = cells[(b * data.steps + s) * G + g];
         if (!code || (code === 1 && g)) continue;
-        const into = code === 2 || code === 1 || code === 7 ? dark_ : light;
+        const into = code === 1 ? dots : pale.includes(code) ? dark_ : light;
         into.x.push(code === 1 ? s : s - 0.5 + (g % across + 0.5) / across);
         into.y.push(code === 1 ? b : b - 0.5 + (Math.floor(g / across) + 0.5) / 2);
         into.text.push(code === 1 ? "·" : code === 6 ? "R" : word(code));
@@ -49,7 +50,7 @@ function glyphs() {
     }
   }
   const trace = (points, color) => ({ mode: "text", textfont: { size: Math.min(13, tile * 0.72), color }, ...points });
-  return [trace(light, "#FFFFFF"), trace(dark_, dark() ? "#8a8fa0" : "#3a3000")];
+  return [trace(light, "#FFFFFF"), trace(dark_, dark() ? "#1b1030" : "#3a3000"), trace(dots, dark() ? "#8a8fa0" : "#3a3000")];
 }
 function draw() {
   if (!data || !frameNode.clientWidth) return;            // in a place that is not shown; the size observer draws it then
@@ -152,7 +153,7 @@ function table() {
     }
     return row;
   });
-  tableFrame.replaceChildren(make("table", {}, make("caption", {}, make("span", {}, t("lab.map.caption", { groups: data.groups.join(", ") }))), make("thead", {}, head), make("tbody", {}, ...rows)));
+  tableFrame.replaceChildren(make("table", {}, make("caption", {}, make("span", {}, t("lab.map.caption", { groups: data.groups.join(", "), steps: data.steps }))), make("thead", {}, head), make("tbody", {}, ...rows)));
 }
 function headings() {
   labels();

@@ -29,8 +29,8 @@ MISS = "#CC3311"
 # Sequential scale for signals: dark blue is small, yellow is large, even in lightness.
 SEQUENTIAL = ["#E9EEF6", "#BCD0E6", "#88AED2", "#5287B8", "#2C5E93", "#1B3A6B"]
 
-# A dark page keeps the decision hues. An absence stays an absence (as dark as the page), and the gaps between
-# cells turn lighter than the page, because the 16-bit blue has only 1.2:1 against it.
+# A dark page keeps the decision hues but for the 16-bit navy, which would vanish there (1.2:1): a light violet has
+# 5.5:1 against a skipped cell. An absence stays an absence, as dark as the page, between lighter gaps.
 DARK = {
     SKIPPED: "#20242E",
     PAPER: "#14161C",
@@ -39,6 +39,7 @@ DARK = {
     MUTED: "#A6ADBD",
     LINE: "#3A404D",
     ACCENT: "#FF7A33",
+    W4A16: "#A68AF0",
     STOCK: "#8A8FB8",
     UNKNOWN: "#4A3440",
     RIGHT: "#3D5247",

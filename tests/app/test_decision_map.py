@@ -9,6 +9,8 @@ import pytest
 
 from app.figures import decision_map as maps
 from app.figures import grid as grids
+from app.figures import palette
+from app.settings import ROOT
 from engine.replay import replay
 from engine.settings import Policy
 from engine.trace import empty_trace
@@ -92,3 +94,14 @@ def test_a_large_map_stays_small_on_the_wire(large):
 def test_skipped_and_unseen_cells_are_no_zeros(grid):
     values = decoded(maps.signal_map(grid, grid.gamma)["coarse"][-1]["z"])[::2, ::2]
     assert np.isnan(values[grid.skipped]).all() and np.isfinite(values[~grid.skipped]).all()
+
+
+def test_on_a_dark_page_16_bits_stand_out():
+    def light(colour):
+        parts = (int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5))
+        r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    sixteen = light(palette.DARK[palette.W4A16])
+    assert all((sixteen + 0.05) / (light(palette.DARK[name]) + 0.05) > 4.5 for name in (palette.PAPER, palette.SKIPPED))
+    assert f"--sixteen: {palette.DARK[palette.W4A16].lower()}" in (ROOT / "app" / "static" / "lab.css").read_text(encoding="utf-8")
