@@ -211,10 +211,20 @@ def _map(source, pair, here, signals, change, wish, lang, note, rivals) -> dict[
     out = payload(here, change, wish.view, lang, signals=signals, threshold=wish.policy.error_threshold)
     note = note or plain(lang, f"lab.view.{wish.view}.what")
     pairs = list(views_of(pair.shown))
-    if wish.view == "verdict" and not np.isfinite(signals.error_nvfp4).any():
-        note = plain(lang, "lab.verdict.none")
+    if wish.view == "verdict":
+        note = score(here, signals, wish.policy.error_threshold, note, lang)
     return {**out, "versus": ["draft", *[k for k, s in rivals.items() if s is not None]], "against": wish.against,
             "whiches": pairs, "which": wish.which or (pairs[0] if pairs else ""), "note": note, "suggest": telling_cell(here)}
+
+
+def score(here: grids.Grid, signals: grids.Grid, threshold: float, note: str, lang: str) -> str:
+    """The note below "was it right?", led by how many of the choices between 4 and 8 bits were."""
+    if not np.isfinite(signals.error_nvfp4).any():
+        return plain(lang, "lab.verdict.none")
+    judged = maps.verdicts(here, signals if grids.same_shape(signals, here) else here, threshold)
+    right = int((judged == maps.V_RIGHT).sum())
+    total = right + int(np.isin(judged, (maps.V_WASTE, maps.V_MISS)).sum())
+    return f'{plain(lang, "lab.verdict.score", right=right, total=total)} {note}' if total else note
 
 
 def _legend(grid: grids.Grid, change) -> list[list[str]]:

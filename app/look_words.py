@@ -85,7 +85,7 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
     if policy.tdc and now.skipped == 0:
         note = plain(lang, "lab.net.no_skips")
     elif pair.draft:
-        note = plain(lang, "lab.net.draft_note")
+        note = plain(lang, "lab.net.unknown_note") if partial else plain(lang, "lab.net.draft_note")
     elif source.machine:
         note = plain(lang, "lab.net.measured", machine=spoken(source.machine, lang))
     return {"figures": rows, "note": note}

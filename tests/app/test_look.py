@@ -74,6 +74,13 @@ def test_every_view_in_every_language_is_json(source, view, lang):
         assert len(text) < 120_000
 
 
+def test_the_verdict_is_led_by_its_score(source):
+    found = re.match(r"(\d+) of (\d+) choices right\. Each", seen(source, view="verdict")["map"]["note"])
+    right, total = map(int, found.groups())
+    chosen = grids.build(source.trace.blocks, source.trace.layers, None, source.trace.meta.steps)
+    assert 0 < right <= total == int((chosen.decided_by == chosen.deciders.index("predictor")).sum())
+
+
 def test_knobs_that_do_nothing_say_so(source):
     words = {k["name"]: k for k in seen(source, Policy.preset("w4a8"))["knobs"]}
     assert words["error_threshold"]["off"] and words["tdc_threshold"]["off"] and words["outlier_threshold"]["off"]
@@ -165,4 +172,4 @@ def test_a_slower_policy_is_called_slower_and_the_original_is_not_raced_against_
 def test_a_partly_unknown_draft_gives_no_figures(source):
     shown = seen(source, replace(source.policy, max_skips=6, tdc_threshold=0.9))
     assert shown["measure"] and [row["value"] for row in shown["net"]["figures"][:3]] == ["–", "–", "–"]
-    assert not any("faster" in row["label"] for row in shown["net"]["figures"])
+    assert not any("faster" in row["label"] for row in shown["net"]["figures"]) and "cannot be estimated" in shown["net"]["note"]
