@@ -25,12 +25,14 @@ from . import block as blocks
 from .calibrate import find_calibration, model_hash
 from .deltas import CACHES
 from .families import Family, family_of, find, transformers_of
+from .files import shown
 from .handle import Handle
 from .linear import Group
 from .policy import Policy, needs_calibration
-from .records import Calibration
+from .records import Calibration, check_calibration
 from .refusals import CannotAttach, check_attachable, check_fused
 from .run import OWNER, attachment_of
+from .settings import check_policy
 
 KEEP = ("auto", "cpu", "device", "none")
 ADALN = ("w4a16", "stock")
@@ -53,8 +55,8 @@ def attach(
     policy: Policy | None = None,
     keep: str = "auto",
     calibration: Calibration | None = None,
-    adaln: str = "w4a16",
-    cache: str = "device",
+    adaln: str | None = None,
+    cache: str | None = None,
     progress: Callable[[int, int], None] | None = None,
     packed: Mapping[str, PackedWeight] | None = None,
     known_hash: str | None = None,
@@ -65,19 +67,20 @@ def attach(
     keep: where the 16-bit originals go, for stock precision and detach: "device", "cpu", "none",
         or "auto": the CPU, or the device if they take under a quarter of its free memory.
     calibration: the predictor's lines; None looks beside the model and in the user's cache.
-    adaln: "w4a16" packs the AdaLN modulation linears too, "stock" leaves them alone.
-    cache: where runs keep the 8-bit deltas of block reuse: "device", or "host", pinned memory with a
-        prefetch over PCIe, which saves their size on a GPU (on a CPU both are the same memory).
+    adaln: "w4a16" (None) packs the AdaLN modulation linears too, "stock" leaves them alone.
+    cache: where runs keep the 8-bit deltas of block reuse: "device" (None), or "host", pinned memory with
+        a prefetch over PCIe, which saves their size on a GPU (on a CPU both are the same memory).
     progress: called as progress(done, total) while weights are packed, then while kernels are compiled for them:
         on a machine's first use that takes seconds, which the first step would otherwise spend in silence.
     packed: ready packed weights by `Handle.packed()` name, for packed checkpoints; the linears may
         then be empty (meta), and keep must be "none". known_hash: the `model_hash` to go with them.
 
     Attaching an attached pipeline returns its handle, with `policy` and `calibration` replaced
-    where given. Raises UnsupportedPipeline or CannotAttach (both ValueError) in one sentence,
-    with nothing changed.
+    where given; other options must be as it was attached. Raises ValueError (UnsupportedPipeline,
+    CannotAttach) or, for a policy that these options cannot run, RuntimeError in one sentence, with
+    nothing changed.
     """
-    _check_options(policy, keep, adaln, cache)
+    _check_options(policy, keep, calibration, adaln, cache)
     if packed is not None and keep != "none":
         raise ValueError(f"Packed weights come without originals, so keep must be 'none', got {keep!r}.")
     handle = attachment_of(pipe)
@@ -85,42 +88,62 @@ def attach(
         family = family_of(pipe)
         check_fused(pipe, family)
         check_attachable(pipe, family, packed is not None)
-        handle = Handle(pipe, family, _where(pipe, family, keep), adaln, cache, known_hash or model_hash(pipe))
-        try:
-            _operate(handle, progress, packed or {})
-        except BaseException:
-            handle._restore()
-            raise
-        _compile_kernels(handle, progress)
-        if keep == "none":
-            for _, group in handle.groups:
-                group.drop_originals()
-        handle.calibration = find_calibration(pipe, handle.model_hash)
-    elif (keep not in ("auto", handle.keep)) or adaln != handle.adaln:
-        raise CannotAttach(
-            f"This pipeline is attached already, with keep={handle.keep!r} and adaln={handle.adaln!r}; detach it "
-            "before attaching with other options."
-        )
-    if calibration is not None:
-        handle.calibration = calibration
+        where = _where(pipe, family, keep)
+        made = Handle(pipe, family, where, adaln or ADALN[0], cache or CACHES[0], known_hash or model_hash(pipe))
+        known = find_calibration(pipe, made.model_hash)
+    else:
+        _check_same(handle, keep, adaln, cache, packed, known_hash)
+        made, known = handle, handle.calibration
+    calibration = known if calibration is None else calibration
     if policy is not None:
-        handle.check(policy)
-        handle.policy = policy
-        if needs_calibration(policy) and handle.calibration is None:
+        made.check(policy)
+        # Said before anything changes: where warnings are errors, this too is a refusal.
+        if needs_calibration(policy) and calibration is None:
             warnings.warn(
                 "This model is not calibrated, so every layer that the predictor would decide takes INT8; call "
                 "engine.calibrate.calibrate(pipe, prompts) once.",
                 stacklevel=2,
             )
-    return handle
+    if handle is None:
+        _attach(made, progress, packed or {})
+    made.calibration = calibration
+    if policy is not None:
+        made.policy = policy
+    return made
 
 
-def _check_options(policy, keep: str, adaln: str, cache: str) -> None:
-    if policy is not None and not isinstance(policy, Policy):
-        raise ValueError(f"policy must be a Policy, such as Policy.preset('sixbit'), got {type(policy).__name__}.")
+def _attach(handle: Handle, progress, packed: Mapping[str, PackedWeight]) -> None:
+    try:
+        _operate(handle, progress, packed)
+        _compile_kernels(handle, progress)
+    except BaseException:
+        handle._restore()
+        raise
+    # Last of all, because from here there is no way back.
+    if handle.keep == "none":
+        for _, group in handle.groups:
+            group.drop_originals()
+
+
+def _check_options(policy, keep: str, calibration, adaln: str | None, cache: str | None) -> None:
+    if policy is not None:
+        check_policy(policy)
+    if calibration is not None:
+        check_calibration(calibration)
     for name, value, allowed in (("keep", keep, KEEP), ("adaln", adaln, ADALN), ("cache", cache, CACHES)):
-        if value not in allowed:
-            raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}.")
+        if value not in allowed and not (value is None and name != "keep"):
+            raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {shown(value)}.")
+
+
+def _check_same(handle: Handle, keep: str, adaln, cache, packed, known_hash: str | None) -> None:
+    """Refuse options that an attached pipeline does not have and cannot take on any more."""
+    if packed is not None or known_hash not in (None, handle.model_hash):
+        raise CannotAttach("This pipeline is attached already, with its weights packed; detach it before giving others.")
+    if keep not in ("auto", handle.keep) or adaln not in (None, handle.adaln) or cache not in (None, handle.cache):
+        raise CannotAttach(
+            f"This pipeline is attached already, with keep={handle.keep!r}, adaln={handle.adaln!r} and "
+            f"cache={handle.cache!r}; detach it before attaching with other options."
+        )
 
 
 def _where(pipe, family: Family, keep: str) -> str:

@@ -1,0 +1,76 @@
+"""What is refused is refused before anything changes: options of attach."""
+
+import sys
+import warnings
+
+import pytest
+
+from engine.attach import attach
+from engine.policy import Policy
+from engine.records import Calibration
+from engine.refusals import CannotAttach
+from engine.run import attachment_of
+from tests import pipelines
+from tests.engine.test_attach import fingerprint
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+LINES = Calibration("0123456789abcdef", 5, 5.0)
+EXTRAPOLATING = Policy(precision="int8", extrapolation=0.8)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"policy": Policy.preset("fp16"), "keep": "none"}, "16-bit weights, which were dropped"),
+        ({"policy": EXTRAPOLATING, "cache": "host"}, "Extrapolation needs"),
+        ({"calibration": "zz"}, "Expected calibration to be a Calibration, such as .* got str"),
+        ({"policy": "sixbit"}, "Expected policy to be a Policy"),
+        ({"keep": None}, "keep must be one of"),
+        ({"cache": "disk"}, "cache must be one of device, host"),
+        ({"adaln": ["w4a16"]}, "adaln must be one of"),
+    ],
+)
+def test_a_pipeline_that_is_refused_stays_stock(options, words):
+    pipe = pipelines.cogvideox(layers=1)
+    before = fingerprint(pipe)
+    with pytest.raises((ValueError, RuntimeError), match=words) as caught:
+        attach(pipe, **options)
+    assert "\n" not in str(caught.value)
+    assert attachment_of(pipe) is None and fingerprint(pipe) == before
+
+
+def test_a_warning_that_is_an_error_and_kernels_that_fail_leave_the_pipeline_stock(monkeypatch):
+    pipe = pipelines.cogvideox(layers=1)
+    before = fingerprint(pipe)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="not calibrated"):
+            attach(pipe, policy=Policy.preset("sixbit"), keep="none")
+    assert attachment_of(pipe) is None and fingerprint(pipe) == before
+
+    def broken(*_):
+        raise RuntimeError("no compiler")
+
+    # The package's name `attach` is the function, which hides the module.
+    monkeypatch.setattr(sys.modules["engine.attach"], "warm_up", broken)
+    with pytest.raises(RuntimeError, match="no compiler"):
+        attach(pipe, keep="none")
+    assert attachment_of(pipe) is None and fingerprint(pipe) == before
+
+
+def test_an_attached_pipeline_that_refuses_keeps_its_policy_and_calibration():
+    pipe = pipelines.cogvideox(layers=1)
+    handle = attach(pipe, policy=Policy.preset("w4a8"), cache="host", calibration=LINES)
+    other = Calibration("fedcba9876543210", 9, 1.0)
+    with pytest.raises(RuntimeError, match="Extrapolation needs"):
+        attach(pipe, policy=EXTRAPOLATING, calibration=other)
+    for options in ({"cache": "device"}, {"adaln": "stock"}, {"keep": "none"}):
+        with pytest.raises(CannotAttach, match="attached already, with keep='cpu', adaln='w4a16' and cache='host'"):
+            attach(pipe, policy=Policy.preset("w4a4"), calibration=other, **options)
+    with pytest.raises(CannotAttach, match="attached already"):
+        attach(pipe, keep="none", packed=handle.packed())
+    with pytest.raises(CannotAttach, match="attached already"):
+        attach(pipe, known_hash="0" * 16)
+    assert handle.calibration is LINES and handle.policy == Policy.preset("w4a8")
+    assert attach(pipe, cache="host", adaln="w4a16", keep="cpu") is handle
+    assert attach(pipe, calibration=other) is handle and handle.calibration is other
