@@ -9,6 +9,9 @@ from app.figures import lesson_style as style
 from app.figures import palette, spec
 from app.lessons.budget import Budget
 
+# Not one of the precisions' colours: it says who decides, not with how many bits.
+FORECAST = "#AA4499"
+
 
 def sawtooth(info: Budget, limit: float, words: dict[str, str]) -> dict:
     """E_acc over the steps as a staircase, the drift weighed at each step as bars, the budget as a line."""
@@ -31,6 +34,14 @@ def sawtooth(info: Budget, limit: float, words: dict[str, str]) -> dict:
     layout = style.layout(words["step"], words["axis_spent"], showlegend=True, shapes=[*shades, style.rule(y=limit)])
     # One early step with a huge drift must not flatten all the others.
     top = max(limit * 1.25, min(float(known.max()), float(np.percentile(known, 90)) * 2.0)) * 1.05
+    tall = [(step, value) for step, value in zip(steps, drift, strict=True) if np.isfinite(value) and value > top]
+    if tall:
+        data.append({
+            "type": "scatter", "mode": "markers", "x": [step for step, _ in tall], "y": [round(top * 0.97, 5)] * len(tall),
+            "customdata": [round(float(value), 5) for _, value in tall], "showlegend": False,
+            "marker": {"symbol": "triangle-up", "size": 11, "color": palette.INK},
+            "hovertemplate": "%{x}: %{customdata:.0%}<extra></extra>",
+        })  # fmt: skip
     layout["xaxis"].update(range=[0.4, len(steps) + 0.6], showgrid=False)
     layout["yaxis"].update(range=[0, top or 0.1], tickformat=".0%", nticks=5)
     layout["annotations"] = [{
@@ -48,7 +59,7 @@ def shares(curve: pd.DataFrame, limit: float, words: dict[str, str]) -> dict:
     data = [
         {"type": "scatter", "mode": "lines", "x": x, "y": curve[name].round(4).tolist(), "name": words[name],
          "line": {"color": colour, "width": 4, "dash": dash}, "hovertemplate": "%{x:.0%}: %{y:.0%}<extra></extra>"}
-        for name, colour, dash in (("skipped", palette.MUTED, "dot"), ("predictor", palette.NVFP4, "solid"))
+        for name, colour, dash in (("skipped", palette.MUTED, "dot"), ("predictor", FORECAST, "solid"))
     ]  # fmt: skip
     layout = style.layout(words["axis_budget"], "", showlegend=True, shapes=[style.rule(x=limit)])
     layout["xaxis"].update(range=[0, max(x)], tickformat=".0%", dtick=0.05)

@@ -71,6 +71,23 @@ def fits(grid: Grid) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["block", "group", "alpha", "beta", "r2", "samples"])
 
 
+def telling(grid: Grid, lines: pd.DataFrame, threshold: float) -> tuple[int, int]:
+    """Positions (block, group) of the layer to begin with: one that the forecast splits into 4 and 8 bits.
+
+    Among those with at least a fifth of the steps on either side, the best explained one; without any, the best
+    explained line that slopes down.
+    """
+    split = np.zeros(len(lines))
+    for i, row in enumerate(lines.itertuples()):
+        _, gamma, _ = pairs(grid, int(row.block), int(row.group))
+        four = float((row.alpha * gamma + row.beta <= threshold).mean())
+        split[i] = min(four, 1.0 - four)
+    r2 = lines["r2"].to_numpy()
+    chosen = r2 * (split >= 0.2) if (split >= 0.2).any() else r2 * (lines["alpha"].to_numpy() < 0)
+    best = lines.iloc[int(np.argmax(chosen))]
+    return int(best["block"]), int(best["group"])
+
+
 def totals(grid: Grid, lines: pd.DataFrame, threshold: float) -> dict[str, int]:
     """All groups together: verdict -> number of decisions at this threshold, each by its own line."""
     at = lines["block"].to_numpy(int), lines["group"].to_numpy(int)

@@ -7,9 +7,10 @@ from typing import Any
 
 from app.figures import lesson_budget as figures
 from app.i18n import text
-from app.lessons import budget, controls, words
+from app.lessons import average, budget, controls, words
 from app.lessons.material import Material
 from app.lessons.page import Page, missing, plot, sentences, source
+from engine.settings import Policy
 
 KEY = "budget"
 
@@ -38,6 +39,10 @@ def page(material: Material, lang: str, sent: Mapping[str, Any]) -> Page:
                                                last=policy.protect_last)]  # fmt: skip
     if info.replay == "partial":
         note.append(say("partial"))
+    ran = measured(material, policy)
+    if ran is not None:
+        note.insert(1, say("measured", bits=words.bits(ran.bits), computed=words.bits(ran.bits_computed),
+                           skipped=words.percent(float(material.run_grid.skipped.mean()))))  # fmt: skip
     return Page(
         say("title"), say("lead"), say("task"),
         [
@@ -59,3 +64,11 @@ def page(material: Material, lang: str, sent: Mapping[str, Any]) -> Page:
             share=words.percent(info.predictor), without=without),
         sentences(lang, *note, source(lang, material)), policy,
     )  # fmt: skip
+
+
+def measured(material: Material, policy: Policy) -> average.Average | None:
+    """What the recorded run itself came to, where it ran at the settings shown; None for a replay or another budget."""
+    run, own = material.run, material.policy
+    if run is None or run.meta.replay or not own.tdc or abs(own.tdc_threshold - policy.tdc_threshold) > 1e-4:
+        return None
+    return average.facts(material.run_grid)

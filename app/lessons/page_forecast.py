@@ -23,10 +23,10 @@ def page(material: Material, lang: str, sent: Mapping[str, Any]) -> Page:
     grid = material.probe_grid
     if grid is None or not grid.blocks or material.fits.empty:
         return missing(lang, KEY)
-    steepest = material.fits.iloc[int(np.argmax(material.fits["r2"] * (material.fits["alpha"] < 0)))]
+    first = forecast.telling(grid, material.fits, material.policy.error_threshold)
     places = [str(i) for i in range(len(grid.blocks))]
-    block = int(controls.choice(sent, "block", places, str(int(steepest["block"]))))
-    name = controls.choice(sent, "group", grid.groups, grid.groups[int(steepest["group"])])
+    block = int(controls.choice(sent, "block", places, str(first[0])))
+    name = controls.choice(sent, "group", grid.groups, grid.groups[first[1]])
     chosen = grid.groups.index(name)
     tolerance = controls.number(sent, "tolerance", 0.0, MOST, material.policy.error_threshold)
     info = forecast.facts(grid, block, chosen, tolerance)
@@ -89,8 +89,10 @@ def insight(material: Material, info: forecast.Forecast, tolerance: float, lang:
         "aha_useless" if useless else "aha_unseen", median=words.percent(max(0.0, float(judged.median()))),
         worse=words.percent(float((judged < 0).mean())),
     ) if len(judged) else ""  # a single probe leaves no unseen prompt to judge the lines on
-    return sentences(lang, direction, say(
+    here = sentences(lang, direction, say(
         "aha_all", negative=int((fits["alpha"] < 0).sum()), count=len(fits), median=words.percent(fits["r2"].median()),
         right=words.percent(right), waste=words.percent(total[forecast.WASTE] / every),
         miss=words.percent(total[forecast.MISS] / every),
-    ), held)  # fmt: skip
+    ))  # fmt: skip
+    # Two questions, two paragraphs: the right side of a threshold on this run, and the error itself on another prompt.
+    return f"{here}<br><br>{held}" if held else here

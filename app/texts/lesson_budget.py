@@ -12,7 +12,7 @@ TEXTS = {
         "budget.tolerance": "Reuse tolerance: the budget",
         "budget.ends_low": "careful: compute more",
         "budget.ends_high": "cheap: skip more",
-        "budget.saw": "Block {block}: what it has spent, step by step (grey: skipped)",
+        "budget.saw": "Block {block}: what it has spent, step by step (grey: skipped; ▲: bar goes on)",
         "budget.saw_alt": "Accumulated drift of one block over the steps, with the budget as a line; skipped steps are shaded",
         "budget.curve": "All blocks: what more budget buys, and what it takes",
         "budget.curve_alt": "Share of skipped cells and share of calls decided by the forecast, against the budget",
@@ -31,6 +31,7 @@ TEXTS = {
         "{share} of the layer calls now, {without} without skipping. Two good ideas compete for the same cells.",
         "budget.limit_note": "A block skips at most {limit} steps in a row; the first {first} and the last {last} always compute.",
         "budget.partial": "Some drift was never observed in this recording; where the rule needs it, the replay computes.",
+        "budget.measured": "These figures are estimated by replay; the recorded run itself measured: {bits} bits on average (computed only: {computed}), {skipped} skipped.",
     },
     "zh-CN": {
         "budget.short": "预算",
@@ -42,7 +43,7 @@ TEXTS = {
         "budget.tolerance": "复用容差：预算",
         "budget.ends_low": "谨慎：多计算",
         "budget.ends_high": "便宜：多跳过",
-        "budget.saw": "模块 {block}：一步一步花了多少（灰色：跳过）",
+        "budget.saw": "模块 {block}：一步一步花了多少（灰色：跳过；▲：柱子超出图外）",
         "budget.saw_alt": "一个模块各步累积的漂移，预算为横线；跳过的步有阴影",
         "budget.curve": "所有模块：更多预算换来什么，又拿走什么",
         "budget.curve_alt": "跳过的占比与由预测决定的占比，随预算变化",
@@ -61,5 +62,6 @@ TEXTS = {
         "两个好主意在争夺同样的格子。",
         "budget.limit_note": "一个模块最多连续跳过 {limit} 步；最初 {first} 步和最后 {last} 步总是计算。",
         "budget.partial": "这次录制有些漂移从未观测到；规则需要它时，重放按计算处理。",
+        "budget.measured": "以上数字由重放估算；录制的那次运行实测为：平均 {bits} 比特（只计计算部分：{computed}），跳过 {skipped}。",
     },
 }

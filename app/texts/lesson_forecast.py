@@ -33,13 +33,12 @@ TEXTS = {
         "forecast.aha_down": "Here the line slopes down: the more the block changed, the smaller the 4-bit error.",
         "forecast.aha_up": "Here the line slopes up: the more the block changed, the larger the 4-bit error.",
         "forecast.aha_flat": "Here the line is flat: yesterday says nothing about today, and the forecast is simply the mean.",
-        "forecast.aha_all": "{negative} of {count} layers slope down, and half of the lines explain less than {median}. "
-        "So the direction can never be assumed: every layer gets a line of its own, and its R² is shown. At this "
-        "tolerance all layers together forecast {right} rightly, {waste} needlessly 8 and {miss} wrongly 4.",
-        "forecast.aha_unseen": "On prompts that the lines had never seen, half explain less than {median}, and {worse} do "
-        "worse than simply guessing the mean.",
-        "forecast.aha_useless": "On prompts that the lines had never seen, {worse} of them do worse than simply guessing the "
-        "mean: what was learned on one prompt hardly carries over to the next.",
+        "forecast.aha_all": "{negative} of {count} layers slope down, and half of the lines explain less than {median}. So the direction can never be assumed: "
+        "every layer gets a line of its own, and its R² is shown. On this very run, at this tolerance, all layers together forecast {right} rightly, "
+        "{waste} needlessly 8 and {miss} wrongly 4: for that, a line need only land on the right side of the tolerance.",
+        "forecast.aha_unseen": "<b>On new prompts</b>, which the lines had never seen, the question is another one, the error itself: half explain less than {median} of it, and {worse} do worse than simply guessing the mean.",
+        "forecast.aha_useless": "<b>On new prompts</b>, which the lines had never seen, the question is another one, the error itself: {worse} of them do worse than simply guessing the mean. "
+        "What was learned on one prompt hardly carries over to the next.",
         "forecast.note": "Lines fitted to this one run. The engine fits several prompts together, so its lines differ a little.",
         "forecast.none": "This recording did not measure the 4-bit error (that needs probe mode).",
     },
@@ -74,11 +73,10 @@ TEXTS = {
         "forecast.aha_down": "这里直线向下：模块变化越大，4 比特误差越小。",
         "forecast.aha_up": "这里直线向上：模块变化越大，4 比特误差越大。",
         "forecast.aha_flat": "这里直线是平的：昨天对今天一无所知，预测就是平均值。",
-        "forecast.aha_all": "{count} 层中有 {negative} 层的直线向下，一半的直线只能解释不到 {median}。"
-        "所以谁也不能假定方向：每层有自己的直线，并标出它的 R²。在这个容差下，所有层合计预测正确 {right}，"
-        "多余 8 比特 {waste}，错误 4 比特 {miss}。",
-        "forecast.aha_unseen": "在直线从未见过的提示上，一半解释不到 {median}，{worse} 还不如直接猜平均值。",
-        "forecast.aha_useless": "在直线从未见过的提示上，{worse} 的直线还不如直接猜平均值：从一条提示学到的，很难用到下一条。",
+        "forecast.aha_all": "{count} 层中有 {negative} 层的直线向下，一半的直线只能解释不到 {median}。所以谁也不能假定方向：每层有自己的直线，并标出它的 R²。"
+        "就在这次运行上、这个容差下，所有层合计预测正确 {right}，多余 8 比特 {waste}，错误 4 比特 {miss}：为此，直线只需落在容差正确的一边。",
+        "forecast.aha_unseen": "<b>在新提示上</b>（直线从未见过），问题不同，要预测的是误差本身：一半解释不到 {median}，{worse} 还不如直接猜平均值。",
+        "forecast.aha_useless": "<b>在新提示上</b>（直线从未见过），问题不同，要预测的是误差本身：{worse} 的直线还不如直接猜平均值。从一条提示学到的，很难用到下一条。",
         "forecast.note": "直线只对这一次运行拟合。引擎用多条提示一起拟合，所以它的直线略有不同。",
         "forecast.none": "这次录制没有测量 4 比特误差（需要探测模式）。",
     },

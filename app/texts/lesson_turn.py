@@ -4,8 +4,8 @@ TEXTS = {
     "en": {
         "turn.short": "Your turn",
         "turn.title": "Under 5 bits, every tick right",
-        "turn.lead": "Now you know the whole machine, and two numbers steer it. Find a setting below 5 bits on average. "
-        "Then let the Lab run it: are all the ticks under the video still right?",
+        "turn.lead": "Now you know the whole machine, and three numbers steer it. Two are here; the third, the outlier limit, we leave at its default. Find a setting below "
+        "5 bits on average. Then let the Lab run it: are all the ticks under the video still right?",
         "turn.task": "Move both until the average is below 5.",
         "turn.precision": "4-bit tolerance",
         "turn.reuse": "Reuse tolerance",
@@ -27,8 +27,8 @@ TEXTS = {
     "zh-CN": {
         "turn.short": "轮到你了",
         "turn.title": "低于 5 比特，每个勾都对",
-        "turn.lead": "现在你了解了整台机器，只有两个数在操纵它。找一个平均低于 5 比特的设置，再让实验室运行它："
-        "视频下面的勾还都对吗？",
+        "turn.lead": "现在你了解了整台机器，有三个数在操纵它。这里是其中两个；第三个是离群值界限，我们保留它的默认值。找一个平均低于 5 比特的设置，"
+        "再让实验室运行它：视频下面的勾还都对吗？",
         "turn.task": "移动两者，直到平均值低于 5。",
         "turn.precision": "4 比特容差",
         "turn.reuse": "复用容差",

@@ -113,7 +113,7 @@ def test_moving_a_control_changes_what_is_said(material):
     for lesson, name, values in ((1, "step", (2, 15)), (4, "tolerance", (0.05, 0.12)), (5, "tolerance", (0.0, 0.25)),
                                  (3, "rotated", ("off", "on")), (6, "purified", ("off", "on")), (7, "reuse", (0.0, 0.3))):
         first, second = (course.open_lesson(material, lesson, "en", {name: value}) for value in values)
-        assert first["facts"] != second["facts"], lesson
+        assert (first["facts"], first["aha"]) != (second["facts"], second["aha"]), lesson
 
 
 def test_zero_skips_are_called_no_gain(material):
@@ -174,3 +174,23 @@ def test_learn_needs_no_torch():
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
     subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], check=True, timeout=300)
+
+
+def test_lesson_four_opens_on_a_layer_with_both_answers():
+    from app.lessons import forecast
+
+    probe = probe_trace(blocks=6, steps=20)
+    ready = Material(probe=probe)
+    grid, lines = ready.probe_grid, ready.fits
+    middle = float(lines.apply(lambda row: row.alpha * grid.gamma[int(row.block), :-1].mean() + row.beta, axis=1).median())
+    block, group = forecast.telling(grid, lines, middle)
+    points = forecast.facts(grid, block, group, middle).points
+    assert 0 < (points["predicted"] <= middle).mean() < 1
+    assert forecast.telling(grid, lines, -1.0) in list(zip(lines["block"], lines["group"], strict=True))
+
+
+def test_lesson_five_tells_the_replay_from_the_run(material):
+    assert "estimated by replay" not in course.open_lesson(material, 5, "en", {})["note"]
+    ran = Material(probe=material.probe, run=material.run.with_meta(replay=None))
+    assert "the recorded run itself measured" in course.open_lesson(ran, 5, "en", {})["note"]
+    assert "the recorded run itself measured" not in course.open_lesson(ran, 5, "en", {"tolerance": 0.05})["note"]
