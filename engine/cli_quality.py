@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from engine.files import shown
-from engine.request import EMBEDDED_DEFAULTS
+from engine.request import EMBEDDED_DEFAULTS, LIMITS
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "assets" / "tiny"
 GRIDS = ("frontier", "extended", "brief", "defaults", "fine", "agreement", "timing")
@@ -88,6 +88,7 @@ def frontier(options) -> int:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}.")
+    _check_settings(options)
     if options.merge:
         return _merge(options.out)
     began = time.monotonic()
@@ -177,6 +178,7 @@ def theory(options) -> int:
     """Record probes, or turn them into the tables of `engine.theory`; returns the exit code."""
     from engine import lab_tables, methods, probes
 
+    _check_settings(options)
     folder = options.probes or options.out / "probes"
     if options.record:
         folder.mkdir(parents=True, exist_ok=True)
@@ -256,6 +258,13 @@ def _part_path(out: Path, index: int, count: int) -> Path:
 
 def _parts(out: Path) -> list[Path]:
     return sorted(out.parent.glob(f"{out.stem}.*-of-*.jsonl"))
+
+
+def _check_settings(options) -> None:
+    for name in ("steps", "guidance"):
+        low, high = LIMITS[name]
+        if not low <= getattr(options, name) <= high:
+            raise ValueError(f"--{name} must be from {low:g} to {high:,g}; got {getattr(options, name):g}.")
 
 
 def _threads(options) -> None:

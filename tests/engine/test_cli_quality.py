@@ -56,6 +56,8 @@ def test_from_probes_to_tables(folder, tmp_path, capsys):
     [
         (["--shard", "3/2"], "--shard must be i/n"),
         (["--probe-count", "0"], "--probe-count must be at least 1, got 0"),
+        (["--steps", "0"], "--steps must be from 1 to 1,000; got 0"),
+        (["--guidance", "nan"], "--guidance must be from 0 to 100; got nan"),
         (["--threads", "0"], "--threads must be at least 1, got 0"),
         (["--methods", "nonsense"], "no method 'nonsense'"),
         (["--merge"], "nothing to merge"),
