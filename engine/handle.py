@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import threading
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Iterator
 
 import torch
 
@@ -41,6 +42,8 @@ class Handle:
         self._workspace = Workspace()
         self._undo: list[Callable[[], None]] = []
         self._plain = threading.local()
+        self._recorded = 0
+        self._lock = threading.Lock()
 
     @property
     def attached(self) -> bool:
@@ -124,11 +127,27 @@ class Handle:
             run = self._plain.run = Run(self, self.pipe, policy, self.calibration)
         return run
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """For the time of a recorded run, on whatever thread: nobody may detach meanwhile.
+
+        Raises RuntimeError if somebody just did.
+        """
+        with self._lock:
+            if not self.attached:
+                raise RuntimeError("This pipeline was detached just now; call attach(pipe), then record.")
+            self._recorded += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._recorded -= 1
+
     def detach(self) -> None:
         """Restore the stock pipeline: the same modules and weights as before attach.
 
         Raises CannotAttach or RuntimeError, changing nothing, if the originals were dropped, a
-        run is being recorded, or hooks or adapters came later.
+        run is being recorded on any thread, or hooks or adapters came later.
         """
         if not self.attached:
             return
@@ -136,12 +155,13 @@ class Handle:
             raise RuntimeError(
                 "The 16-bit weights were dropped (keep='none'), so this pipeline cannot become stock; load it anew."
             )
-        if recorded(self) is not None:
-            raise RuntimeError("A run is being recorded on this thread; end it before you detach.")
-        for slot, model in transformers_of(self.pipe).items():
-            check_adapters(slot, model)
-            check_hooks(slot, model, "detach")
-        self._restore()
+        with self._lock:
+            if self._recorded:
+                raise RuntimeError("A run is being recorded on this pipeline; end or close it before you detach.")
+            for slot, model in transformers_of(self.pipe).items():
+                check_adapters(slot, model)
+                check_hooks(slot, model, "detach")
+            self._restore()
 
     def _restore(self) -> None:
         while self._undo:

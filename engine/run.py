@@ -230,12 +230,13 @@ def record(
     owner.check(policy)
     meta = _meta(pipe, owner, policy, calibration, probe)
     run = Run(owner, pipe, policy, calibration, probe=probe, recorder=Recorder(meta), on_step=on_step, overrule=overrule)
-    _ACTIVE.run = run
-    try:
-        yield run
-    finally:
-        _ACTIVE.run = None
-        run.forget()
+    with owner.held():
+        _ACTIVE.run = run
+        try:
+            yield run
+        finally:
+            _ACTIVE.run = None
+            run.forget()
 
 
 def shell(pipe):

@@ -1,15 +1,18 @@
-"""What is refused is refused before anything changes: options of attach."""
+"""What is refused is refused before anything changes: options of attach, and detach under a run."""
 
 import sys
+import threading
 import warnings
 
 import pytest
+import torch
 
 from engine.attach import attach
 from engine.policy import Policy
 from engine.records import Calibration
 from engine.refusals import CannotAttach
-from engine.run import attachment_of
+from engine.run import attachment_of, record
+from engine.stream import Finished, generate
 from tests import pipelines
 from tests.engine.test_attach import fingerprint
 
@@ -74,3 +77,51 @@ def test_an_attached_pipeline_that_refuses_keeps_its_policy_and_calibration():
     assert handle.calibration is LINES and handle.policy == Policy.preset("w4a8")
     assert attach(pipe, cache="host", adaln="w4a16", keep="cpu") is handle
     assert attach(pipe, calibration=other) is handle and handle.calibration is other
+
+
+def test_detach_waits_for_a_stream_to_end():
+    pipe = pipelines.cogvideox(layers=1)
+    handle, stock = attach(pipe), fingerprint(pipe)
+    settings = dict(policy=Policy.preset("w4a8"), steps=3, height=32, width=32, frames=9, seed=3, previews=False)
+    run = generate(pipe, pipelines.PROMPT, **settings)
+    next(run), next(run)
+    with pytest.raises(RuntimeError, match="being recorded on this pipeline"):
+        handle.detach()
+    assert handle.attached and fingerprint(pipe) == stock
+    assert any(isinstance(event, Finished) for event in run)
+    cut = generate(pipe, pipelines.PROMPT, **settings)
+    next(cut), next(cut)
+    cut.close()
+    late = generate(pipe, pipelines.PROMPT, **settings)
+    next(late)
+    handle.detach()
+    assert not handle.attached and attachment_of(pipe) is None
+    with pytest.raises(RuntimeError, match="not attached"):
+        next(late)
+
+
+def test_detach_refuses_while_another_thread_records():
+    pipe = pipelines.cogvideox(layers=1)
+    expected = pipelines.latents(pipe)
+    handle = attach(pipe)
+    begun, over = threading.Event(), threading.Event()
+
+    def work():
+        with record(pipe, Policy.preset("w4a8")):
+            begun.set()
+            over.wait(30)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert begun.wait(30)
+        with pytest.raises(RuntimeError, match="being recorded"):
+            handle.detach()
+    finally:
+        over.set()
+        thread.join()
+    handle.detach()
+    assert torch.equal(pipelines.latents(pipe), expected)
+    with pytest.raises(RuntimeError, match="detached just now"):
+        with handle.held():
+            pass
