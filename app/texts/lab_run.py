@@ -20,7 +20,7 @@ TEXTS = {
         "lab.net.cache": "reuse cache",
         "lab.net.peak": "peak memory",
         "lab.net.no_skips": "0 blocks skipped: no gain from reuse.",
-        "lab.net.draft_note": "An estimate: what was measured, plus the change that the map estimates. How close it stays to FP16 is known only after a run.",
+        "lab.net.draft_note": "An estimate: measured, plus the change that the map estimates. Closeness to FP16 is known only after a run.",
         "lab.net.unknown_note": "Totals cannot be estimated here: some cells hang on signals that this run never saw. Run the draft to know.",
         "lab.net.measured": "Measured on {machine}.",
         "lab.status.hello": "A recorded race is playing. Change the words and press Run, or move a knob and watch the map.",
