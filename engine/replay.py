@@ -24,7 +24,16 @@ from engine import policy as rules
 from engine.difference import Net, diff, net
 from engine.files import of_kind
 from engine.grid import Grid, layout
-from engine.records import BLOCK_REASONS, DECIDED_BY, GROUP_REASONS, NAN, PRECISIONS, BlockState, Calibration, check_calibration
+from engine.records import (
+    BLOCK_REASONS,
+    DECIDED_BY,
+    GROUP_REASONS,
+    NAN,
+    PRECISIONS,
+    BlockState,
+    Calibration,
+    check_calibration,
+)
 from engine.settings import Policy, check_policy
 from engine.signals import Observed, observe
 from engine.trace import Trace, column
