@@ -259,7 +259,9 @@ def _told(given, policy: Policy, started, done) -> Iterator[str]:
         f"{report.predictor_share:.0%} decided by the predictor"
     )
     if policy.tdc and not done.trace.blocks["skipped"].any():
-        yield "0 blocks skipped, no gain: the reuse tolerance never let a block reuse its change."
+        tight = (done.trace.blocks["reason"] == "budget spent").any()
+        cause = "the reuse tolerance never let a block reuse its change" if tight else "warm-up and the last steps left nothing to reuse"
+        yield f"0 blocks skipped, no gain: {cause}."
     kept, packed = done.memory["originals"], done.memory["packed"]
     cache = done.memory["cache"]
     yield f"weights {packed / 1e6:,.1f} MB packed (originals {kept / 1e6:,.1f} MB), delta cache {cache / 1e6:,.1f} MB"
