@@ -50,10 +50,17 @@ function show(view) {
   speed.append(el('h3', '', view.speed_title));
   if (view.speed_missing) speed.append(el('p', 'v-lead', view.speed_missing));
   view.speed.forEach((part) => speed.append(el('p', 'v-lead', part.lead), table(part)));
-  root.replaceChildren(el('h2', '', view.title), el('p', 'v-top', view.lead), ...view.headline.map((said) => el('p', 'v-verdict v-headline', said)), card, ablation, speed, ...extra, ...view.notes.map((note) => el('p', 'v-note', note)));
+  root.replaceChildren(el('h2', '', view.title), el('p', 'v-top', view.lead), ...view.headline.map((said) => el('p', 'v-verdict v-headline', said)), card, ablation, speed, ...extra, ...view.notes.map((note) => el('p', 'v-note', note)), source(view.paper));
   tell('');
   if (focused) { const again = [...root.querySelectorAll('input')].find((input) => input.value === focused); if (again) again.focus({ preventScroll: true }); }
   paint();
+}
+
+function source(paper) {
+  const line = el('p', 'v-note'), link = el('a', 'v-open', paper.label);
+  Object.assign(link, { href: paper.href, target: '_blank', rel: 'noopener' });
+  line.append(link);
+  return line;
 }
 
 /* Who is who: the figure's marks with their names, in words that wrap like words. */

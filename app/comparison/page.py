@@ -18,6 +18,7 @@ from app.figures import compare_frontier
 from app.i18n import plain, resolve, text
 from app.lessons import controls
 from app.lessons.course import finite
+from app.lessons.glossary import paper
 from app.lessons.page import sentences
 from app.links import into_lab
 from engine.settings import PRESETS
@@ -77,7 +78,7 @@ def page(sweep: measured.Sweep, benchmarks: list[Benchmark], lang: Any, sent: An
         "speed_title": say("speed"), "speed_missing": "" if benchmarks else say("speed_missing"),
         "sensitivity": sensitivity_card(findings.sensitivity, findings.run, lang),
         "settings": settings_table(findings.settings, lang),
-        "notes": [say("honest"), say("paper")],
+        "notes": [say("honest"), say("paper")], "paper": paper(lang),
     })  # fmt: skip
 
 

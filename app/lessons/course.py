@@ -16,6 +16,7 @@ from app.lessons import (
     page_ruler,
     page_turn,
 )
+from app.lessons.glossary import glossary
 from app.lessons.material import Material
 from app.links import into_lab
 
@@ -38,6 +39,7 @@ def open_lesson(material: Material, lesson: Any, lang: Any, sent: Any) -> dict[s
         "lesson": number, "lang": lang, "title": shown.title, "lead": shown.lead, "task": shown.task,
         "controls": shown.controls, "figures": shown.figures, "facts": [list(fact) for fact in shown.facts],
         "aha": shown.aha, "note": shown.note, "lab": lab,
+        "glossary": glossary(lang),
         "titles": [text(lang, f"{page.KEY}.short") for page in PAGES],
         "words": {
             "lessons": text(lang, "learn.lessons"), "aha": text(lang, "learn.aha"),

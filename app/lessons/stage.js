@@ -2,7 +2,7 @@
    `open_lesson({lesson, lang, controls})`; this file only lays out, draws and listens.
    `element`, `props`, `server`, `watch` and `trigger` are given by gr.HTML. */
 const root = element.querySelector('.course');
-const state = { lesson: 1, lang: lab.lang || 'en', controls: {}, view: null, presenter: false, shown: '' };
+const state = { lesson: 1, lang: lab.lang || 'en', controls: {}, view: null, presenter: false, words: false, shown: '' };
 
 /* DRAWING */
 
@@ -23,6 +23,7 @@ function remember() {
   const url = new URL(location.href);
   url.searchParams.set('lesson', state.lesson);
   if (state.presenter) url.searchParams.set('present', '1'); else url.searchParams.delete('present');
+  if (state.words) url.searchParams.set('words', '1'); else url.searchParams.delete('words');
   history.replaceState(history.state, '', url);
 }
 
@@ -31,6 +32,7 @@ function forget() {
   if (!url.searchParams.has('lesson')) return;
   url.searchParams.delete('lesson');
   url.searchParams.delete('present');
+  url.searchParams.delete('words');
   history.replaceState(history.state, '', url);
 }
 
@@ -115,7 +117,21 @@ function build(view) {
     foot.append(link);
   }
   foot.append(step('l-after', words.after + ' →', view.lesson + 1));
-  root.append(bar, head, body, el('p', 'l-note'), foot);
+  root.append(bar, head, body, el('p', 'l-note'), foot, glossary(view.glossary));
+  if (state.words && !state.moved) root.querySelector('.l-words').scrollIntoView({ block: 'start' });
+}
+
+/* The terms, folded; `words=1` in the address opens them. */
+function glossary(part) {
+  const fold = el('details', 'l-words'), list = el('dl'), paper = el('a', '', part.paper.label);
+  fold.open = state.words;
+  part.terms.forEach(([term, line]) => list.append(el('dt', '', term), el('dd', '', line)));
+  Object.assign(paper, { href: part.paper.href, target: '_blank', rel: 'noopener' });
+  const last = el('p');
+  last.append(paper);
+  fold.append(el('summary', '', part.title), list, last);
+  fold.ontoggle = () => { if (fold.open === state.words || !fold.isConnected) return; state.words = fold.open; remember(); };
+  return fold;
 }
 
 /* ---------- controls ---------- */
@@ -214,6 +230,7 @@ const asked = new URLSearchParams(location.search);
 const wanted = parseInt(asked.get('lesson'), 10);
 if (wanted >= 1 && wanted <= props.count) state.lesson = wanted;
 if (asked.get('present') === '1') { state.presenter = true; root.classList.add('l-big'); }
+if (asked.get('words') === '1') state.words = true;
 document.addEventListener('keydown', onKey);
 new MutationObserver(() => { if (state.view && visible()) state.view.figures.forEach(draw); })
   .observe(document.body, { attributes: true, attributeFilter: ['class'] });

@@ -36,8 +36,8 @@ TEXTS = {
         "forecast.aha_all": "{negative} of {count} layers slope down, and half of the lines explain less than {median}. So the direction can never be assumed: "
         "every layer gets a line of its own, and its R² is shown. On this very run, at this tolerance, all layers together forecast {right} rightly, "
         "{waste} needlessly 8 and {miss} wrongly 4: for that, a line need only land on the right side of the tolerance.",
-        "forecast.aha_unseen": "<b>On new prompts</b>, which the lines had never seen, the question is another one, the error itself: half explain less than {median} of it, and {worse} do worse than simply guessing the mean.",
-        "forecast.aha_useless": "<b>On new prompts</b>, which the lines had never seen, the question is another one, the error itself: {worse} of them do worse than simply guessing the mean. "
+        "forecast.aha_unseen": "<b>On new prompts</b>, which the lines had never seen, and asked for the error itself, half of them explain less than {median} of it, and {worse} do worse than simply guessing the mean.",
+        "forecast.aha_useless": "<b>On new prompts</b>, which the lines had never seen, and asked for the error itself, {worse} of them do worse than simply guessing the mean. "
         "What was learned on one prompt hardly carries over to the next.",
         "forecast.note": "Lines fitted to this one run. The engine fits several prompts together, so its lines differ a little.",
         "forecast.none": "This recording did not measure the 4-bit error (that needs probe mode).",

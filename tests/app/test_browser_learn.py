@@ -152,3 +152,12 @@ def test_compare_without_measurements_shows_titles_and_sentences(chromium, tmp_p
         page.close()
     finally:
         demo.close()
+
+
+def test_a_link_opens_the_words_and_closing_them_leaves_the_address(visit):
+    page = visit("?lesson=2&words=1", wait=".course .l-words[open] dd")
+    assert page.is_visible(".l-words dt >> nth=0")
+    assert page.get_attribute(".l-words a", "href") == "https://arxiv.org/abs/2603.18742"
+    page.click(".l-words summary")
+    page.wait_for_function("!location.search.includes('words')")
+    assert "lesson=2" in page.url
