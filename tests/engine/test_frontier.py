@@ -118,10 +118,11 @@ def test_a_prompt_at_which_a_sweep_was_cut_short_is_left_out():
         return [{"method": method, "setting": text, "prompt": f"p{n}", "seed": n, "psnr": 30.0, "error_threshold": math.nan,
                  "key": f"{method}{text}{n}", "seconds": 1.0} for n in prompts]  # fmt: skip
 
-    fine = methods.FINE["tdc"][0]
-    rows = pd.DataFrame(runs("fp16", {}, range(6)) + runs("w4a8", {}, range(5)) + runs("tdc", fine, range(2)))
-    table = lab_tasks.split(rows)["frontier"]
-    assert table["method"].value_counts().to_dict() == {"fp16": 5, "w4a8": 5, "tdc": 2}
+    swept, fine = methods.FRONTIER["tdc"][0], methods.FINE["tdc"][0]
+    short = runs("fp16", {}, range(6)) + runs("tdc", swept, range(5)) + runs("tdc", fine, range(2))
+    table = lab_tasks.split(pd.DataFrame(short + runs("w4a8", {}, range(6))))["frontier"]
+    # Packed weights are a class of their own: what 16-bit weights lack does not shorten it.
+    assert table["method"].value_counts().to_dict() == {"fp16": 5, "tdc": 5 + 2, "w4a8": 6}
 
 
 def test_a_first_block_cache_on_packed_weights_that_never_fires_is_our_w4a8(bench):
