@@ -67,7 +67,8 @@ def compare(real: Trace, draft: Trace) -> dict:
 
 def band(rows: pd.DataFrame) -> dict:
     """What to print beside the knobs: runs, skip_low, skip_high (10 % and 90 % quantile of the cell agreement of
-    replayed probes with real runs), and more per source of the replay ("probe", "run"): quantiles over policies.
+    replayed probes with real runs), and more per source of the replay ("probe", "run"): quantiles over runs, and how
+    many different policies they were.
 
     skips, precision: 10 %, 50 % and 90 % quantile of the cell agreement; skipped_error, bits_error: the 90 % quantile
     of |draft − real|, for "38 % ± 4 % skipped".
@@ -75,13 +76,13 @@ def band(rows: pd.DataFrame) -> dict:
     found = {}
     for source, group in rows.groupby("source", sort=False):
         found[str(source)] = {
-            "policies": len(group),
+            "runs": len(group), "policies": group["setting"].nunique() if "setting" in group else len(group),
             **{name: _quantiles(group[name], (0.1, 0.5, 0.9)) for name in ("skips", "precision", "known")},
             "skipped_error": _quantiles((group["skipped_draft"] - group["skipped_real"]).abs(), (0.5, 0.9)),
             "bits_error": _quantiles((group["bits_draft"] - group["bits_real"]).abs(), (0.5, 0.9)),
         }
     shown = found.get("probe") or next(iter(found.values()))
-    return {"runs": shown["policies"], "skip_low": shown["skips"][0], "skip_high": shown["skips"][2], **found}
+    return {"runs": shown["runs"], "policies": shown["policies"], "skip_low": shown["skips"][0], "skip_high": shown["skips"][2], **found}
 
 
 def _quantiles(values: pd.Series, at: Sequence[float]) -> list[float]:

@@ -5,7 +5,8 @@
     python -m engine tune --keep-quality 0.98 --out policy.json
 
 A sweep may be split over processes and machines: each runs `--shard i/n` with the same other arguments and appends to
-its own file beside `--out`; `--merge` joins what is there. A killed shard goes on where it stopped.
+its own file beside `--out`; `--merge` joins what is there. A killed shard goes on where it stopped. With
+`--share FOLDER` the processes of one machine take the work from one list in turn instead of splitting it beforehand.
 """
 
 import sys
@@ -16,7 +17,10 @@ from engine.files import shown
 from engine.request import EMBEDDED_DEFAULTS, LIMITS
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "assets" / "tiny"
-GRIDS = ("frontier", "extended", "brief", "defaults", "fine", "agreement", "timing")
+GRIDS = ("frontier", "extended", "brief", "defaults", "fine", "accuracy", "agreement", "timing")
+
+
+WARMING = "warming"
 
 
 def add_parsers(commands) -> None:
@@ -40,11 +44,14 @@ def _frontier_parser(parser) -> None:
     parser.add_argument("--grid", nargs="+", choices=GRIDS, default=["frontier"], help="which settings to run")
     parser.add_argument("--methods", nargs="+", default=None, help="only these methods of the grid")
     parser.add_argument("--prompts", type=int, default=64)
-    parser.add_argument("--tuning-prompts", type=int, default=12, help="how many of them the grid `defaults` uses")
+    parser.add_argument("--tuning-prompts", type=int, default=12, help="how many of them `defaults` and `fine` use")
+    parser.add_argument("--accuracy-prompts", type=int, default=128, help="how many the grid `accuracy` uses")
     parser.add_argument("--policies", type=int, default=50, help="random policies of the grid `agreement`")
+    parser.add_argument("--repeats", type=int, default=2, help="prompts for each of them")
     parser.add_argument("--probes", type=Path, default=None, help="folder of probe traces (see `theory --record`)")
     parser.add_argument("--probe-count", type=int, default=None, help="wait for this many of them")
     parser.add_argument("--shard", default=None, help="i/n: run part i (from 0) of n")
+    parser.add_argument("--share", type=Path, default=None, help="folder through which processes deal out the work")
     parser.add_argument("--merge", action="store_true", help="run nothing; join the shards' files")
     parser.add_argument("--first", type=int, default=24, help="run the frontier on this many prompts before other grids")
     parser.add_argument("--budget", type=float, default=None, help="start no run later than this, seconds from the start")
@@ -80,26 +87,33 @@ def _tune_parser(parser) -> None:
 
 def frontier(options) -> int:
     """Run a part of the sweep, or merge the parts; returns the exit code."""
-    from engine import lab_tasks, sweep
+    from engine import dealing, lab_tasks, sweep
+    from engine.commands import check_target
 
     if options.out.suffix.lower() != ".parquet":
         raise ValueError(f"--out must end in .parquet; got {shown(options.out.name)}.")
-    for name in ("prompts", "tuning_prompts", "policies", "probe_count"):
+    for name in ("prompts", "tuning_prompts", "accuracy_prompts", "policies", "repeats", "probe_count"):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}.")
     _check_settings(options)
     if options.merge:
         return _merge(options.out)
+    _check_folder(options.out.parent)
+    check_target(options.out, options.out.suffix)
+    if options.share is not None:
+        _check_folder(options.share)
     began = time.monotonic()
     index, count = _part(options.shard)
     bench = _bench(options)
     grids = {grid: _tasks(grid, options, bench.handle.model_hash, bench.device.type) for grid in options.grid}
-    work = lab_tasks.ordered(grids, options.first)
-    mine = sweep.shard(work, index, count, together=options.grid != ["timing"])
     store = sweep.Store(_part_path(options.out, index, count))
     # Another number of processes deals the tasks anew: what any part has is done.
     elsewhere = set().union(*(sweep.keys_in(part) for part in _parts(options.out) if part != store.path))
+    parts = lab_tasks.parts(grids, options.first)
+    mine = [task for part in parts for task in part]
+    if options.share is None:
+        mine = sweep.shard(mine, index, count, together=options.grid != ["timing"])
     mine = [task for task in mine if task.key not in elsewhere]
 
     def execute(task):
@@ -109,24 +123,34 @@ def frontier(options) -> int:
         print(f"{done + 1}/{total} {task.method} {task.setting} {task.prompt[:40]}", file=sys.stderr, flush=True)
 
     def failed(task, error):
+        if "CUDA error" in str(error):  # such a process can do nothing more; the next one takes its part up
+            raise error
         failures.append(task)
         print(f"{task.method} {task.setting} failed: {error}", file=sys.stderr, flush=True)
 
     failures = []
     left = None if options.budget is None else max(0.0, options.budget - (time.monotonic() - began))
     ready = _ready(options)
-    added = sweep.run(mine, store, execute, progress, budget_seconds=left, failed=failed, ready=ready)
+    common = {"progress": progress, "budget_seconds": left, "failed": failed, "ready": ready}
+    if options.share is None:
+        added = sweep.run(mine, store, execute, **common)
+    else:
+        added = dealing.run(parts, options.share, store, execute, done=elsewhere, **common)
     print(f"{added} runs added, {len(store)} of {len(mine)} there, {len(failures)} failed.")
     merged = 0 if count > 1 else _merge(options.out)
     return merged or (1 if failures else 0)
 
 
 def _ready(options):
-    """task → whether the files that it waits for are there: probes, and the sensitivity map beside --out."""
+    """task → whether the files that it waits for are there: probes, and the sensitivity map beside --out; and whether
+    the kernels that it needs are compiled, while one process does that for all (`WARMING` in the folder `--share`)."""
     from engine import lab_tasks, methods, probes
 
     def ready(task) -> bool:
         method = task.method.split(":")[-1]
+        cold = options.share is not None and (options.share / WARMING).exists()
+        if cold and (method == lab_tasks.AGREEMENT or methods.weights_of(method) == "nvfp4"):
+            return False
         if options.probes is None or method not in methods.CALIBRATED and method != lab_tasks.AGREEMENT:
             return True
         sensitive = method not in methods.SENSITIVE or _sensitivity_path(options).exists()
@@ -145,12 +169,14 @@ def _tasks(grid: str, options, model: str, device: str) -> list:
     pairs = methods.prompts(options.prompts)
     common = (options.steps, options.guidance, model)
     if grid == "agreement":
-        return lab_tasks.agreement_tasks(options.policies, options.probe_count or 4, *common)
+        return lab_tasks.agreement_tasks(options.policies, options.probe_count or 4, *common, repeats=options.repeats)
+    if grid == "accuracy":
+        pairs = methods.prompts(max(options.accuracy_prompts, options.prompts))
     if grid == "timing":
         table = {**methods.FRONTIER, **methods.EXTENDED}
         return lab_tasks.timing_tasks(methods.chosen(table, options.methods), device, *common)
     table = methods.chosen(methods.GRIDS[grid], options.methods)
-    return methods.tasks(table, pairs[: options.tuning_prompts] if grid == "defaults" else pairs, *common)
+    return methods.tasks(table, pairs[: options.tuning_prompts] if grid in ("defaults", "fine") else pairs, *common)
 
 
 def _merge(out: Path) -> int:
@@ -180,8 +206,9 @@ def theory(options) -> int:
 
     _check_settings(options)
     folder = options.probes or options.out / "probes"
+    _check_folder(options.out)
     if options.record:
-        folder.mkdir(parents=True, exist_ok=True)
+        _check_folder(folder)
         index, count = _part(options.shard)
         wanted = [n for n in range(options.record) if n % count == index and not probes.probe_path(folder, n).exists()]
         layers = options.layers if index == 0 and not (options.out / "sensitivity.parquet").exists() else 0
@@ -267,6 +294,18 @@ def _check_settings(options) -> None:
             raise ValueError(f"--{name} must be from {low:g} to {high:,g}; got {getattr(options, name):g}.")
 
 
+def _check_folder(folder: Path) -> None:
+    """Make the folder where it is missing, and refuse one that takes no files before minutes are spent on them."""
+    import tempfile
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=".try-", dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"{folder} takes no new file ({error.strerror}); choose another folder.") from error
+
+
 def _threads(options) -> None:
     if options.threads is not None:
         if options.threads < 1:
@@ -299,4 +338,5 @@ def _bench(options, attach_probes: bool = True):
 
             return pd.read_parquet(_sensitivity_path(options))
 
-    return Bench(_open(options), options.steps, options.guidance, traces, sensitivity)
+    shared = getattr(options, "share", None)
+    return Bench(_open(options), options.steps, options.guidance, traces, sensitivity, references=shared)

@@ -25,6 +25,7 @@ from engine.attach import attach
 from engine.calibrate import FILE_NAME, fit
 from engine.records import Calibration, CalibrationError
 from engine.run import record
+from engine.shelf import Shelf
 from engine.sweep import Task
 from engine.trace import Trace
 
@@ -44,10 +45,11 @@ class Bench:
             (asked once, when the first such method comes, so that they may still be in the making).
         sensitivity: for the methods of `methods.SENSITIVE`: a function that returns the table of
             `engine.sensitivity.sensitivity`.
+        references: a folder in which processes on one kind of device share the 16-bit clips; None keeps them here.
         size: `height`, `width`, `num_frames` for `pipe(...)`; the pipeline's own where absent.
     """
 
-    def __init__(self, pipe, steps: int, guidance: float, probe_traces=(), sensitivity=None, **size):
+    def __init__(self, pipe, steps: int, guidance: float, probe_traces=(), sensitivity=None, references=None, **size):
         pipe.set_progress_bar_config(disable=True)
         self.pipe, self.steps, self.guidance, self.size = pipe, steps, guidance, size
         parts = {"transformer": copy.deepcopy(pipe.transformer), "scheduler": copy.deepcopy(pipe.scheduler)}
@@ -57,6 +59,7 @@ class Bench:
         self.device = pipe.transformer.device
         self._probe_traces, self._sensitivity, self._warm = probe_traces, sensitivity, False
         self._clocks = {}
+        self._shelf = Shelf(references, f"{self.device.type} {self.handle.model_hash} {steps} {guidance} {size}")
         for one in (pipe, self.attached):
             one.transformer.register_forward_pre_hook(self._begin)
         self._references: dict[tuple[str, int], np.ndarray] = {}
@@ -99,8 +102,9 @@ class Bench:
             for kept in (self._references, self._latents, self._readings, self._packed):
                 while len(kept) >= REFERENCES_KEPT:
                     del kept[next(iter(kept))]
-            self._latents[key] = self.latents(self.pipe, prompt, seed)
-            self._references[key] = self.frames(self._latents[key])
+            self._latents[key], self._references[key] = self._shelf.clip(
+                f"stock {key}", self.device, lambda: self._clip(self.latents(self.pipe, prompt, seed))
+            )
             self._readings[key] = _read(self._references[key], prompt)
         return self._references[key]
 
@@ -109,9 +113,15 @@ class Bench:
         key = (prompt, seed)
         if key not in self._packed:
             seconds = self.seconds
-            self._packed[key] = self.frames(self.trace(methods.policy_of("w4a16", {}), prompt, seed)[1])
+            self._packed[key] = self._shelf.clip(
+                f"packed {key}", self.device,
+                lambda: self._clip(self.trace(methods.policy_of("w4a16", {}), prompt, seed)[1]),
+            )[1]  # fmt: skip
             self.seconds = seconds
         return self._packed[key]
+
+    def _clip(self, latents: torch.Tensor) -> tuple[torch.Tensor, np.ndarray]:
+        return latents, self.frames(latents)
 
     def trace(self, policy, prompt: str, seed: int, probe: bool = False) -> tuple[Trace, torch.Tensor]:
         """One of our runs: (trace, latents)."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from engine import agreement, frontier_plot, lab_tasks, methods, recommend, standing, theory
+from engine import accuracy, agreement, frontier_plot, lab_tasks, methods, recommend, standing, theory
 from engine.calibrate import FILE_NAME, fit
 from engine.files import write_atomic
 from engine.settings import Policy
@@ -36,6 +36,10 @@ def write(probes: Sequence[Trace], out: Path, rows_path: Path | None = None) -> 
     _save(lines, out / "summary.parquet")
     _save(effects(everything), out / "theory_settings.parquet")
     _save(standing.standing(rows), out / "standing.parquet")
+    more = rows_path.with_name("accuracy.parquet")
+    judged = pd.read_parquet(more) if more.exists() else rows
+    if "prompt_accuracy" in judged:
+        _save(accuracy.against(judged), out / "standing_accuracy.parquet")
     write_atomic(out / "recommended.json", json.dumps(advice(lines), indent=1))
     write_atomic(out / "frontier.svg", frontier_plot.draw(rows))
     agreed = rows_path.with_name("replay_agreement.parquet")

@@ -19,12 +19,15 @@ from engine.sweep import COLUMNS, Task, setting
 AGREEMENT, TIMING = "agreement", "timing@"
 
 
-def agreement_tasks(count: int, prompts: int, steps: int, guidance: float, model: str) -> list[Task]:
-    """`count` random policies over the probes' prompts in turn, prompt by prompt."""
+def agreement_tasks(
+    count: int, prompts: int, steps: int, guidance: float, model: str, repeats: int = 1
+) -> list[Task]:
+    """`count` random policies, each on `repeats` of the probes' prompts in turn, prompt by prompt."""
     pairs = methods.prompts(prompts, held_out=False)
     tasks = [
-        Task(AGREEMENT, setting(**policy.to_dict()), *pairs[number % prompts], steps, guidance, model)
+        Task(AGREEMENT, setting(**policy.to_dict()), *pairs[(number + turn * prompts // repeats) % prompts], steps, guidance, model)
         for number, policy in enumerate(agreement.random_policies(count))
+        for turn in range(min(repeats, prompts))
     ]
     return sorted(tasks, key=lambda task: task.seed)
 
@@ -39,21 +42,30 @@ def timing_tasks(
     ]
 
 
-def ordered(grids: Mapping[str, list[Task]], first: int) -> list[Task]:
-    """All grids' tasks in an order that is fair wherever it is cut: prompt by prompt, in three stages.
+def parts(grids: Mapping[str, list[Task]], first: int) -> list[list[Task]]:
+    """All grids' tasks, each once, in an order that is fair wherever it is cut: stage by stage, prompt by prompt.
 
-    The frontier and the extensions on the first `first` prompts; then what chooses and judges the defaults (agreement,
-    defaults, any other grid); then the frontier on the other prompts; last the finer thresholds.
+    Stages: the grid `brief`; the frontier and the extensions on the first `first` prompts; what chooses and judges the
+    defaults (agreement, defaults, any other grid); the frontier on the other prompts; the finer thresholds; accuracy. A
+    part is one prompt of a stage, methods on 16-bit weights apart from the others, as it shares their references.
     """
-    staged: list[tuple[int, int, Task]] = []
-    for name, found in grids.items():
+    staged: dict[tuple[int, int, bool], list[Task]] = {}
+    seen: set[str] = set()
+    ranks = {name: {"brief": 0, "fine": 4, "accuracy": 5}.get(name, 2) for name in grids}
+    for name, found in sorted(grids.items(), key=lambda grid: ranks[grid[0]]):
         places: dict[tuple[str, int], int] = {}
         for task in found:
             number = places.setdefault((task.prompt, task.seed), len(places))
-            late = 2 if number >= first else 0
-            stage = {"frontier": late, "extended": late, "fine": 3}.get(name, 1)
-            staged.append((stage, number, task))
-    return [task for _, _, task in sorted(staged, key=lambda entry: entry[:2])]
+            stage = (1 if number < first else 3) if name in ("frontier", "extended") else ranks[name]
+            if task.key not in seen:
+                seen.add(task.key)
+                staged.setdefault((stage, number, methods.weights_of(task.method) != "16-bit"), []).append(task)
+    return [staged[place] for place in sorted(staged)]
+
+
+def ordered(grids: Mapping[str, list[Task]], first: int) -> list[Task]:
+    """The tasks of `parts`, one after the other."""
+    return [task for part in parts(grids, first) for task in part]
 
 
 def execute(bench, task: Task) -> dict:
@@ -87,11 +99,11 @@ def _agree(bench, task: Task) -> dict:
 
 
 def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Merged rows of a sweep → the tables to publish: frontier, defaults, replay_agreement, timing (if not empty).
+    """Merged rows of a sweep → the tables to publish: frontier, defaults, accuracy, replay_agreement, timing (if not empty).
 
     `frontier` has the swept methods and the extensions, each class (16-bit or packed weights) on the prompts that all
-    of it was run on; `defaults` the single changes. `target_bits` becomes the
-    error threshold that it was answered with. Times that were taken alone replace those that were taken beside other
+    of it was run on; `defaults` the single changes; `accuracy` the settings of that grid on all prompts, where it has
+    more than the frontier. `target_bits` becomes the error threshold that it was answered with. Times that were taken alone replace those that were taken beside other
     processes: `seconds` then is the median of the timing runs of that (method, setting), on the machine named in
     `seconds_device`, and `seconds_shared` what the run itself took. Without timing runs, shards have no `seconds`.
     """
@@ -112,7 +124,8 @@ def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         main = main.assign(seconds_shared=main["seconds"], seconds=alone.reindex(index).to_numpy(), seconds_device=device)
     if len(main):
         grids = (methods.FRONTIER, methods.EXTENDED, methods.FINE)
-        swept = {(name, setting(**values)) for grid in grids for name, settings in grid.items() for values in settings}
+        swept = {pair for grid in grids for pair in _settings(grid)}
+        judged = pd.Series([pair in _settings(methods.ACCURACY) for pair in zip(main["method"], main["setting"])], main.index)
         published = [pair in swept for pair in zip(main["method"], main["setting"])]
         if "error_threshold" in main:
             main["setting"] = [_answered(*cells) for cells in zip(main["setting"], main["error_threshold"])]
@@ -120,14 +133,23 @@ def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         packed = main.loc[shown, "method"].map(methods.weights_of) == "nvfp4"
         classes = [_whole(rows) for _, rows in main[shown].groupby(packed, sort=True) if len(rows)]
         tables.update(frontier=pd.concat(classes) if classes else main[shown], defaults=main[~shown])
+        if main.loc[judged, "prompt"].nunique() > tables["frontier"]["prompt"].nunique():
+            tables["accuracy"] = _whole(main[judged])
     return {name: table.reset_index(drop=True) for name, table in tables.items() if len(table)}
 
 
+def _settings(grid: methods.Grid) -> set[tuple[str, str]]:
+    return {(name, setting(**values)) for name, settings in grid.items() for values in settings}
+
+
 def _whole(rows: pd.DataFrame) -> pd.DataFrame:
-    """Without the prompts at which a sweep was cut short: settings run on most prompts are run on all that stay."""
+    """Without prompts of few settings, and without those at which a sweep was cut short: settings run on nearly all
+    prompts are run on all that stay. A setting that was run on fewer keeps what it has."""
+    settings = rows.groupby(["prompt", "seed"])["setting"].transform("size")
+    rows = rows[settings > settings.max() / 2]
     names = rows["method"] + " " + rows["setting"]
     counts = names.value_counts()
-    expected = names.isin(counts.index[counts > counts.max() / 2])
+    expected = names.isin(counts.index[counts > 0.8 * counts.max()])
     each = expected.groupby([rows["prompt"], rows["seed"]]).transform("sum")
     return rows[each == each.max()]
 

@@ -2,7 +2,8 @@
 
 A killed process loses at most the run it was in and repeats nothing: rows are appended to a JSON-lines file as they
 come, a half-written last line is dropped on the next start. `execute` runs one task and knows nothing of the store, so
-a distributed runner can call it as it is; ``--shard 2/8`` splits the same list over processes without coordination.
+a distributed runner can call it as it is; ``--shard 2/8`` splits the same list over processes without coordination, and
+`engine.dealing` lets processes of one machine take from it in turn.
 """
 
 import hashlib

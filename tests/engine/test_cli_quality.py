@@ -40,6 +40,8 @@ def test_from_probes_to_tables(folder, tmp_path, capsys):
     assert f"0 runs added, {each} of {each} there" in capsys.readouterr().out
     assert main([*sweep, *methods, "--shard", "0/3"]) == 0  # dealt anew over three: all is done already
     assert "0 runs added, 0 of 0 there" in capsys.readouterr().out
+    assert main([*sweep, *methods, "--share", str(tmp_path / "share"), "--shard", "3/4"]) == 0
+    assert "0 runs added" in capsys.readouterr().out
     assert main([*sweep, "--merge"]) == 0
     rows = pd.read_parquet(out)
     assert len(rows) == 2 * each and rows["prompt"].nunique() == 2
@@ -62,11 +64,21 @@ def test_from_probes_to_tables(folder, tmp_path, capsys):
         (["--methods", "nonsense"], "no method 'nonsense'"),
         (["--merge"], "nothing to merge"),
         (["--out", "f.csv", "--merge"], "--out must end in .parquet; got 'f.csv'"),
+        (["--out", "/proc/nowhere/f.parquet"], "/proc/nowhere takes no new file"),
+        (["--share", "/proc/nowhere"], "/proc/nowhere takes no new file"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments, sentence, folder, tmp_path, capsys):
     code = main(["frontier", "--model", str(folder), "--out", str(tmp_path / "f.parquet"), "--prompts", "1", *arguments])
     assert code in (1, 2) and sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["/proc/nowhere", "file"])
+def test_a_place_that_takes_no_tables_is_told_before_the_work(place, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    assert main(["theory", "--model", str(folder), "--out", place, "--record", "1"]) == 2
+    assert "takes no new file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["tune"], ["frontier", "--out", "f.parquet"], ["theory", "--out", "."]])

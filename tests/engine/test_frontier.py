@@ -125,6 +125,18 @@ def test_a_prompt_at_which_a_sweep_was_cut_short_is_left_out():
     assert table["method"].value_counts().to_dict() == {"fp16": 5, "tdc": 5 + 2, "w4a8": 6}
 
 
+def test_prompts_of_the_accuracy_runs_alone_are_a_table_of_their_own():
+    def runs(method, values, prompts):
+        text = sweep.setting(**values)
+        return [{"method": method, "setting": text, "prompt": f"p{n}", "seed": n, "psnr": 30.0, "error_threshold": math.nan,
+                 "key": f"{method}{text}{n}", "seconds": 1.0} for n in prompts]  # fmt: skip
+
+    swept = [row for values in methods.FRONTIER["tdc"] for row in runs("tdc", values, range(4))]
+    tables = lab_tasks.split(pd.DataFrame(swept + runs("fp16", {}, range(10))))
+    assert tables["frontier"]["prompt"].nunique() == 4 and len(tables["frontier"]) == 4 * 4
+    assert tables["accuracy"]["method"].tolist() == ["fp16"] * 10
+
+
 def test_a_first_block_cache_on_packed_weights_that_never_fires_is_our_w4a8(bench):
     from engine import peers
 
@@ -147,6 +159,16 @@ def test_the_order_is_fair_wherever_it_is_cut():
     order = [(task.method, task.seed) for task in lab_tasks.ordered(grids, 2)]
     assert [method for method, _ in order] == ["fp16", "w4a8"] * 2 + ["agreement"] * 2 + ["fp16", "w4a8"] * 2 + ["tdc"] * 4
     assert len(order) == len(set(order)) + 1  # two policies of one prompt
+    # What two grids have in common is run once, with the earlier; 16-bit weights apart from packed ones.
+    grids = {"frontier": grids["frontier"], "brief": methods.tasks({"w4a8": ({},)}, pairs, *common)}
+    parts = [[task.method for task in part] for part in lab_tasks.parts(grids, 2)]
+    assert parts == [["w4a8"]] * 4 + [["fp16"]] * 4
+
+
+def test_every_random_policy_gets_as_many_prompts_as_asked_for():
+    found = lab_tasks.agreement_tasks(10, 4, STEPS, GUIDANCE, "weights", repeats=2)
+    assert len(found) == 20 and len({(task.setting, task.prompt) for task in found}) == 20
+    assert pd.Series([task.seed for task in found]).value_counts().eq(5).all()
 
 
 def test_seconds_of_shards_that_shared_a_machine_are_not_published():

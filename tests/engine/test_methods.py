@@ -38,9 +38,10 @@ def test_every_setting_of_ours_is_a_policy(grid):
             assert isinstance(methods.policy_of(task.method, json.loads(task.setting), 0.1), Policy)
 
 
-def test_the_brief_list_is_a_part_of_the_frontier():
-    pairs = {(name, str(values)) for name, settings in methods.FRONTIER.items() for values in settings}
-    assert {(name, str(values)) for name, settings in methods.BRIEF.items() for values in settings} <= pairs
+@pytest.mark.parametrize("part", [methods.BRIEF, methods.ACCURACY])
+def test_what_runs_first_and_what_runs_on_more_prompts_are_parts_of_the_published_sweep(part):
+    pairs = {(n, str(v)) for grid in (methods.FRONTIER, methods.EXTENDED) for n, settings in grid.items() for v in settings}
+    assert {(name, str(values)) for name, settings in part.items() for values in settings} <= pairs
 
 
 def test_target_bits_become_a_threshold():
