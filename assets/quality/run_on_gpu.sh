@@ -26,7 +26,7 @@ for id in "${cards[@]}"; do
   pipe=""
   if [ "$MPS" = 1 ] && [ "$DEVICE" = cuda ] && command -v nvidia-cuda-mps-control >/dev/null; then
     pipe=$(mktemp -d /tmp/mps.XXXX)
-    CUDA_VISIBLE_DEVICES=$id CUDA_MPS_PIPE_DIRECTORY=$pipe CUDA_MPS_LOG_DIRECTORY=$pipe timeout 20 nvidia-cuda-mps-control -d
+    CUDA_VISIBLE_DEVICES=$id CUDA_MPS_PIPE_DIRECTORY=$pipe CUDA_MPS_LOG_DIRECTORY=$pipe timeout 20 nvidia-cuda-mps-control -d </dev/null >/dev/null 2>&1
     if CUDA_VISIBLE_DEVICES=$id CUDA_MPS_PIPE_DIRECTORY=$pipe CUDA_MPS_LOG_DIRECTORY=$pipe timeout 60 python3 -c "
 import torch; x = torch.ones(512, 512, device='cuda'); assert float((x @ x).sum()) == 512.0**3"; then
       services+=("$pipe"); echo "card $id: shared through MPS"
@@ -64,9 +64,9 @@ if [ "$JOIN" = 1 ]; then
   done
   wait "${jobs[@]}"; echo "joined for $((SECONDS - began)) s, $(rows) rows"; exit
 fi
-(while sleep 20; do watch; snapshot; done) & snapshots=$!
+(while sleep 20; do watch; snapshot; done) >/dev/null 2>&1 & snapshots=$!
 touch "$work/share/warming"
-(sleep 150; rm -f "$work/share/warming"; [ -e "$work/sensitivity.parquet" ] || cp assets/quality/sensitivity.parquet "$work") & patience=$!
+(sleep 150; rm -f "$work/share/warming"; [ -e "$work/sensitivity.parquet" ] || cp assets/quality/sensitivity.parquet "$work") >/dev/null 2>&1 & patience=$!
 for ((i = 0; i < RECORDERS; i++)); do
   (engine "$i" "probe$i" "$SWEEP" theory --device "$DEVICE" --out "$work" --record "$PROBES" --shard "$i/$RECORDERS" --layers $((i == 0 ? LAYERS : 0))
   [ $i -ne $((RECORDERS - 1)) ] || rm -f "$work/share/warming") & jobs+=($!)
