@@ -12,6 +12,7 @@ import numpy as np
 from app.figures import grid as grids
 from app.i18n import plain
 from app.lessons import numbers
+from app.look_words import alarm_bits
 from engine.settings import Policy
 from engine.trace import Trace
 
@@ -75,7 +76,7 @@ def sentences(grid: grids.Grid, policy: Policy, block: int, step: int, lang: str
         out.append(plain(lang, "lab.why.split", four=", ".join(four) or "–", eight=", ".join(eight) or "–", **known))
     for g, cause in enumerate(causes):
         if cause == "outliers":
-            out.append(plain(lang, "lab.why.outlier", layer=_group(grid.groups[g], lang),
+            out.append(plain(lang, "lab.why.outlier", layer=_group(grid.groups[g], lang), bits=alarm_bits(policy),
                              ratio=f"{grid.outlier[block, step, g]:.0f}", limit=f"{policy.outlier_threshold:g}"))
     return out
 

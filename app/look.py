@@ -67,12 +67,17 @@ def preset_of(policy: Policy) -> str:
     return "break" if policy == BREAK_IT else preset_name(policy) or ""
 
 
-_grids: "weakref.WeakKeyDictionary[Trace, dict]" = weakref.WeakKeyDictionary()
+_kept: "weakref.WeakKeyDictionary[Trace, dict]" = weakref.WeakKeyDictionary()
+
+
+def kept_of(trace: Trace) -> dict:
+    """What was worked out from a trace, kept as long as the trace is."""
+    return _kept.setdefault(trace, {})
 
 
 def views_of(trace: Trace) -> dict[str, grids.View]:
     """The trace's (model, branch) pairs by their label, in order, found once per trace."""
-    kept = _grids.setdefault(trace, {})
+    kept = kept_of(trace)
     if "views" not in kept:
         kept["views"] = {label(view): view for view in grids.views(trace.blocks)}
     return kept["views"]
@@ -80,7 +85,7 @@ def views_of(trace: Trace) -> dict[str, grids.View]:
 
 def grid_of(trace: Trace, which: str = "") -> grids.Grid:
     """The trace's grid for one "model · branch" (default: the first), computed once per trace."""
-    views, kept = views_of(trace), _grids.setdefault(trace, {})
+    views, kept = views_of(trace), kept_of(trace)
     which = which if which in views else next(iter(views), "")
     if ("grid", which) not in kept:
         kept["grid", which] = grids.build(trace.blocks, trace.layers, views.get(which), trace.meta.steps or None)
@@ -106,7 +111,7 @@ def drawn(source: Source, policy: Policy, rivals: dict[str, Source | None], agai
 
 def replayed(basis: Trace, policy: Policy, calibration) -> Trace:
     """`engine.replay`, keeping the last few answers: a knob's new place is asked for by the map, then by the cell."""
-    kept = _grids.setdefault(basis, {}).setdefault("replays", {})
+    kept = kept_of(basis).setdefault("replays", {})
     found = kept.get(policy)
     if found is None or found[1] is not calibration:
         found = replay(basis, policy, calibration), calibration
@@ -125,7 +130,7 @@ def own_replay(source: Source) -> Trace:
     """The run's own policy on the same signals that drafts are computed from."""
     if source.signals is None:
         return source.trace
-    kept = _grids.setdefault(source.trace, {})
+    kept = kept_of(source.trace)
     if "own" not in kept:
         kept["own"] = replay(source.signals, source.policy, calibration_of(source))
     return kept["own"]
@@ -145,16 +150,19 @@ def look(source: Source, wish: Wish, lang: str, rivals: dict[str, Source | None]
     change = maps.changes(before, here) if comparable else None
     if change is not None and not (change.first.any() or wish.against != "draft"):
         change = None
+    moved = None
+    if pair.draft:                        # what the draft would do is told against this run, whatever the outlines show
+        moved = change if wish.against == "draft" else maps.changes(grid_of(own_replay(source), wish.which), here)
     policy_preset = preset_of(wish.policy)
     note = "" if before is None or comparable else plain(lang, "lab.versus.differs")
     predicted = _with_predictions(signals, basis, calibration_of(source), here, wish)
     words = knob_words(here, wish.policy, lang)
-    cuts = histograms(predicted, wish.policy.error_threshold, wish.policy.tdc_threshold, wish.policy.outlier_threshold)
+    cuts = histograms(predicted, source.policy, wish.policy)
     return {
         "map": _map(source, pair, here, signals, change, wish, lang, note, rivals),
         "knobs": [{**k._asdict(), "key": source.key, "value": getattr(wish.policy, k.name), **words[k.name]} for k in cuts],
         "net": figures(source, pair, lang),
-        "draft": summary(pair, change, lang) if pair.draft else None,
+        "draft": summary(moved, lang) if pair.draft else None,
         "band": _band(pair, lang),
         "policy": wish.policy.to_dict(), "preset": policy_preset, "presets": list(PRESET_ORDER),
         "source": source.key,
@@ -166,14 +174,15 @@ def look(source: Source, wish: Wish, lang: str, rivals: dict[str, Source | None]
 
 
 def payload(grid: grids.Grid, change: maps.Changes | None, view: str, lang: str, *, signals: grids.Grid | None = None,
-            threshold: float = 0.0) -> dict[str, Any]:
-    """The map of one grid in one view: figures, cells for hover and table, legend."""
+            threshold: float = 0.0, draft: bool = True) -> dict[str, Any]:
+    """The map of one grid in one view: figures, cells for hover and table, legend. `draft`: `change` tells what a draft
+    would change; otherwise how two runs differ."""
     titles = plain(lang, "lab.axis.step"), plain(lang, "lab.axis.block")
     source = signals if signals is not None and grids.same_shape(signals, grid) else grid
     extra: dict[str, Any] = {}
     if view == "decision" or not grid.blocks:
         figure = maps.decision_map(grid, change, titles)
-        extra["legend"] = _legend(grid, change)
+        extra["legend"] = _legend(grid, change, draft)
     elif view == "verdict":
         figure = maps.verdict_map(grid, maps.verdicts(grid, source, threshold), titles)
         extra["legend"] = [["lab.verdict.right", palette.RIGHT, "fill"], ["lab.verdict.waste", palette.WASTE, "fill"],
@@ -208,7 +217,8 @@ SHORT = ("qkv", "out", "up", "down", "self_qkv", "self_out", "cross_q", "cross_o
 
 
 def _map(source, pair, here, signals, change, wish, lang, note, rivals) -> dict[str, Any]:
-    out = payload(here, change, wish.view, lang, signals=signals, threshold=wish.policy.error_threshold)
+    out = payload(here, change, wish.view, lang, signals=signals, threshold=wish.policy.error_threshold,
+                  draft=wish.against == "draft")
     note = note or plain(lang, f"lab.view.{wish.view}.what")
     pairs = list(views_of(pair.shown))
     if wish.view == "verdict":
@@ -227,7 +237,7 @@ def score(here: grids.Grid, signals: grids.Grid, threshold: float, note: str, la
     return f'{plain(lang, "lab.verdict.score", right=right, total=total)} {note}' if total else note
 
 
-def _legend(grid: grids.Grid, change) -> list[list[str]]:
+def _legend(grid: grids.Grid, change, draft: bool) -> list[list[str]]:
     present = np.bincount(grid.decision.ravel(), minlength=8)
     rows = [["common.skipped", palette.SKIPPED, "fill"], ["common.nvfp4", palette.NVFP4, "fill"],
             ["common.int8", palette.INT8, "fill"]]
@@ -240,9 +250,9 @@ def _legend(grid: grids.Grid, change) -> list[list[str]]:
     if present[grids.UNKNOWN]:
         rows.append(["lab.legend.unknown", palette.UNKNOWN, "fill"])
     if change is not None:
-        rows.append(["lab.legend.first", palette.ACCENT, "outline"])
+        rows.append(["lab.legend.first" if draft else "lab.legend.differs", palette.ACCENT, "outline"])
         if change.later.any():
-            rows.append(["lab.legend.later", palette.ACCENT, "dotted"])
+            rows.append(["lab.legend.later" if draft else "lab.legend.differs_later", palette.ACCENT, "dotted"])
         rows.append(["lab.legend.same", palette.INT8, "faded"])
     return rows
 
@@ -251,7 +261,7 @@ def _with_predictions(signals: grids.Grid, basis: Trace, calibration, here: grid
     """The signals with Ê = α·Γ(t−1)+β filled in wherever Γ(t−1) was observed and a line was fitted."""
     if calibration is None or not signals.blocks:
         return signals._replace(predicted=here.predicted)
-    kept = _grids.setdefault(basis, {})
+    kept = kept_of(basis)
     if ("predicted", wish.which) not in kept:
         model = (wish.which.split(" · ")[0] if wish.which else str(basis.blocks["model"].iloc[0]))
         predicted = np.full(signals.shape, np.nan)

@@ -9,14 +9,13 @@ import numpy as np
 
 from app.figures import grid as grids
 from app.i18n import plain
-from app.look import grid_of, own_replay, views_of
+from app.look import grid_of, kept_of, own_replay, views_of
 from app.machine import spoken
 from engine import cost
 from engine.settings import Policy
 from engine.trace import Trace
 
 BITS_OF = np.nan_to_num(grids.BITS)
-_speeds: dict[str, tuple[Trace, cost.Speeds]] = {}
 
 
 def knob_words(grid: grids.Grid, policy: Policy, lang: str) -> dict[str, dict[str, Any]]:
@@ -25,7 +24,7 @@ def knob_words(grid: grids.Grid, policy: Policy, lang: str) -> dict[str, dict[st
     chooser = grid.deciders.index("predictor") if "predictor" in grid.deciders else 254
     decided = int((grid.decided_by == chooser).sum())
     four = int(((grid.decided_by == chooser) & (grid.decision == grids.NVFP4)).sum())
-    skipped, purified = int(grid.skipped.sum()), int((grid.decision == grids.PURIFIED).sum())
+    skipped, alarms = int(grid.skipped.sum()), int(alarmed(grid).sum())
     dynamic = policy.precision == "dynamic"
     purifying = policy.tdc and policy.pdr and policy.precision in ("dynamic", "nvfp4", "int8")
     return {
@@ -41,10 +40,22 @@ def knob_words(grid: grids.Grid, policy: Policy, lang: str) -> dict[str, dict[st
         },
         "outlier_threshold": {
             "off": not purifying,
-            "says": plain(lang, "lab.says.outlier", purified=purified, total=total_calls - skipped * len(grid.groups))
+            "says": plain(lang, "lab.says.outlier", bits=alarm_bits(policy), alarms=alarms, total=total_calls - skipped * len(grid.groups))
             if purifying else plain(lang, "lab.says.outlier_off"),
         },
     }
+
+
+def alarmed(grid: grids.Grid) -> np.ndarray:
+    """bool (B, S, G): calls that an outlier alarm lifted, to 16 bits or to 8."""
+    names = grid.group_reasons
+    fired = grid.group_reason == names.index("outliers") if "outliers" in names else np.zeros(grid.shape, bool)
+    return fired & (grid.decision != grids.UNKNOWN)
+
+
+def alarm_bits(policy: Policy) -> int:
+    """The bits that an alarm lifts a call to."""
+    return 16 if policy.purify_to == "w4a16" else 8
 
 
 def figures(source, pair, lang: str) -> dict[str, Any]:
@@ -79,7 +90,8 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
     if not pair.draft and source.psnr is not None and math.isfinite(source.psnr):
         word, tone = closeness(source.psnr)
         add(word, f"{source.psnr:.1f} dB", tone=tone)
-    if not pair.draft and memory.get("peak") and "reference" not in source.seconds:
+    alone = "reference" not in source.seconds and "a" not in source.video
+    if not pair.draft and memory.get("peak") and alone:          # two lanes share their peak: it is neither's own
         add("peak", size(memory["peak"]))
     note = ""
     if policy.tdc and now.skipped == 0:
@@ -125,13 +137,11 @@ def speed(source, pair) -> float | None:
         return None
     if not pair.draft:
         return reference / run
-    speeds = _speeds.get(source.key)
-    if speeds is None or speeds[0] is not source.trace:
-        speeds = _speeds[source.key] = (source.trace, cost.measure_speeds(*[t for t in (source.trace, source.reference) if t]))
-        while len(_speeds) > 64:
-            _speeds.pop(next(iter(_speeds)))
+    kept = kept_of(source.trace)
+    if "speeds" not in kept:
+        kept["speeds"] = cost.measure_speeds(*[t for t in (source.trace, source.reference) if t])
     basis = source.trace if fixed(Policy.from_dict(pair.shown.meta.policy)) else own_replay(source)
-    before, after = (estimate_seconds(trace, speeds[1]) for trace in (basis, pair.shown))
+    before, after = (estimate_seconds(trace, kept["speeds"]) for trace in (basis, pair.shown))
     if not (math.isfinite(before) and math.isfinite(after)):
         return None
     return reference / max(1e-9, run - before + after)
@@ -201,7 +211,7 @@ def _ratio(part: float, whole: float) -> float:
     return float(part / whole) if whole else math.nan
 
 
-def summary(pair, change, lang: str) -> str:
+def summary(change, lang: str) -> str:
     """What the draft would do, in one line."""
     if change is None or not (change.first.any() or change.later.any()):
         return plain(lang, "lab.draft.same")

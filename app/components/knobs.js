@@ -26,18 +26,19 @@ function paint(name, value) {
   const part = rows[name];
   part.value.textContent = shows(name, value);
   part.input.setAttribute("aria-valuetext", shows(name, value));
-  const cut = (value / part.high) * part.bars.length;
+  const cut = ((value - part.low) / (part.high - part.low)) * part.bars.length;
   const edge = part.bars.findIndex((bar, i) => i + 0.5 >= cut);
   if (part.edge === edge && part.bars[0]?.hasAttribute("class")) return;
   part.edge = edge;
   part.bars.forEach((bar, i) => bar.setAttribute("class", edge < 0 || i < edge ? "below" : "above"));
 }
 function fill(info) {
-  const part = rows[info.name] ?? row(info.name);
-  part.high = info.high;
-  const n = info.heights.length;
-  if (part.bars.length !== n || part.key !== info.key) {
-    part.key = info.key;
+  const part = rows[info.name] ?? row(info.name), n = info.heights.length, { input } = part;
+  // A scale that changes under the pointer would carry the knob away: scale and bars wait until it is let go.
+  const held = Boolean(part.drawn && lab.dragging && document.activeElement === input), drawn = [info.low, info.high, ...info.heights].join();
+  if (!held && part.drawn !== drawn) {
+    Object.assign(part, { drawn, low: info.low, high: info.high, edge: null });
+    input.min = info.low; input.max = info.high; input.step = info.name === "outlier_threshold" ? 0.5 : 0.001;
     part.svg.setAttribute("viewBox", `0 0 ${n} 40`);
     part.bars = info.heights.map((h, i) => {
       const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");
@@ -47,16 +48,14 @@ function fill(info) {
     });
     part.svg.replaceChildren(...part.bars);
   }
-  const { input } = part, active = document.activeElement === input && lab.dragging;
-  input.min = 0; input.max = info.high; input.step = info.name === "outlier_threshold" ? 0.5 : 0.001;
-  if (!active) { input.value = info.value; paint(info.name, info.value); } else paint(info.name, Number(input.value));
+  if (!held) { input.value = info.value; paint(info.name, info.value); } else paint(info.name, Number(input.value));
   input.disabled = Boolean(info.off);
   part.node.classList.toggle("off", Boolean(info.off));
   part.says.textContent = info.says;
   part.more.textContent = info.beyond ? t("lab.ends.beyond", { count: info.beyond }) : ""; part.more.title = t("lab.ends.beyond.what");
 }
 element.addEventListener("pointerdown", () => { lab.dragging = true; });
-window.addEventListener("pointerup", () => { lab.dragging = false; });
+for (const end of ["pointerup", "pointercancel"]) window.addEventListener(end, () => { lab.dragging = false; });
 
 function change(fields, preset) {
   policy = { ...policy, ...fields };
@@ -82,7 +81,7 @@ const FIELDS = [
   ["gap", ["linear", "sqrt", "none"]], ["resume", ["int8", "last_gamma"]], ["precision", ["dynamic", "nvfp4", "int8", "w4a16", "stock"]],
   ["purify_to", ["w4a16", "int8"]], ["extrapolation", 0, 1, 0.1], ["tdc", true], ["pdr", true],
 ];
-const RUN = [["steps", 2, 200, 1], ["guidance", 1, 20, 0.5], ["height", 16, 1088, 16], ["width", 16, 1920, 16], ["frames", 1, 161, 4]];
+const RUN = [["negative", ""], ["steps", 2, 200, 1], ["guidance", 1, 20, 0.5], ["height", 16, 1088, 16], ["width", 16, 1920, 16], ["frames", 1, 161, 4]];
 function advanced() {
   if (!policy || !find(".advanced").open || grid.contains(document.activeElement)) return;
   const field = (name, spec, value, set) => {
@@ -90,6 +89,7 @@ function advanced() {
     let control;
     if (spec[1] === true) control = make("input", { type: "checkbox", id, onchange: (e) => set(e.target.checked) }), (control.checked = Boolean(value));
     else if (Array.isArray(spec[1])) control = make("select", { id, onchange: (e) => set(e.target.value) }, ...spec[1].map((o) => make("option", { value: o, selected: o === value }, t(`lab.option.${o}`))));
+    else if (spec[1] === "") control = make("input", { type: "text", id, maxlength: 2000, value: value ?? "", onchange: (e) => set(e.target.value) });
     else control = make("input", { type: "number", id, min: spec[1], max: spec[2], step: spec[3], value: value ?? "", placeholder: t("lab.advanced.default"), onchange: (e) => set(e.target.value === "" ? null : Number(e.target.value)) });
     return make("div", { class: "field" }, make("label", { for: id }, t(`lab.field.${name}`)), control, make("p", { class: "fine" }, t(`lab.field.${name}.what`)));
   };

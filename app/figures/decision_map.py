@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from app.figures import palette, spec
-from app.figures.grid import INT8, NOTHING, NVFP4, PURIFIED, SKIPPED, W4A16, Grid, block_bits
+from app.figures.grid import INT8, NOTHING, NVFP4, PURIFIED, SKIPPED, STOCK, UNKNOWN, W4A16, Grid, block_bits
 
 COLOURS = [palette.CLEAR, palette.SKIPPED, palette.NVFP4, palette.INT8, palette.W4A16, palette.STOCK, palette.PURIFIED,
            palette.UNKNOWN]
 VERDICTS = [palette.CLEAR, palette.SKIPPED, palette.RIGHT, palette.WASTE, palette.MISS, palette.LINE]
 NO_VERDICT, V_SKIPPED, V_RIGHT, V_WASTE, V_MISS, V_FORCED = range(6)
-NO_BITS = 20     # of a cell without data, on the scale of 0 to 16 bits
+STOCK_BITS, UNKNOWN_BITS, NO_BITS = 18, 19, 20     # states without a place on the scale of 0 to 16 bits
 GAP = 0.045      # half the white between two cells, in cells
 
 
@@ -147,16 +147,18 @@ def _flat(z: np.ndarray, colours: list[str], x: dict, y: dict) -> dict:
 
 
 def _coarse_fill(grid: Grid) -> dict:
-    """One fill per cell: mean bits from yellow (4) over blue (8) to dark (16); skipped cells stay pale.
+    """One fill per cell: mean bits from yellow (4) over blue (8) to dark (16); skipped cells stay pale. The model as it
+    is, and a cell of which anything is unknown, have their own colours, as in the legend.
 
     In quarters of a bit, finer than the eye sees: a byte a cell is a quarter of the wire that floats would take.
     """
     bits = block_bits(grid)
-    stock = (grid.decision == 5).all(axis=2) & (grid.decision.size > 0)
-    bits = np.where(stock, 16.0, np.where(grid.skipped, 0.0, bits))
-    quarters = np.where(np.isnan(bits), 4 * NO_BITS, np.round(4 * bits)).astype(np.uint8)
+    states = [((grid.decision == UNKNOWN).any(axis=2), UNKNOWN_BITS), (grid.skipped, 0.0), (np.isnan(bits), NO_BITS),
+              ((grid.decision == STOCK).all(axis=2), STOCK_BITS)]
+    quarters = np.round(4 * np.select(*zip(*states), default=bits)).astype(np.uint8)
     stops = [(0, palette.SKIPPED), (3, palette.SKIPPED), (3, palette.NVFP4), (4, palette.NVFP4), (8, palette.INT8),
-             (10, palette.INT8), (16, palette.W4A16), (17, palette.W4A16), (17, palette.CLEAR), (NO_BITS, palette.CLEAR)]
+             (10, palette.INT8), (16, palette.W4A16), (17, palette.W4A16), (17, palette.STOCK), (18.5, palette.STOCK),
+             (18.5, palette.UNKNOWN), (19.5, palette.UNKNOWN), (19.5, palette.CLEAR), (NO_BITS, palette.CLEAR)]
     return {"type": "heatmap", "z": spec.typed(mosaic(quarters[:, :, None], np.uint8(4 * NO_BITS))),
             "x": edges(grid.steps, 1), "y": edges(len(grid.blocks), 1), "zmin": 0, "zmax": 4 * NO_BITS,
             "colorscale": [[at / NO_BITS, colour] for at, colour in stops], "showscale": False, "hoverinfo": "none"}

@@ -35,10 +35,8 @@ class Grid(NamedTuple):
     gamma: np.ndarray           # (B, S)
     drift: np.ndarray           # (B, S): c as measured, across `gap` steps
     weighed: np.ndarray         # (B, S): the per-step drift that the decision weighed
-    known: np.ndarray           # (B, S): 0 where a replay hangs on a signal never observed, else 1 or NaN
     accumulated: np.ndarray     # (B, S)
     milliseconds: np.ndarray    # (B, S)
-    timestep: np.ndarray        # (B, S)
     outlier: np.ndarray         # (B, S, G)
     predicted: np.ndarray       # (B, S, G)
     error_nvfp4: np.ndarray     # (B, S, G), probe runs only
@@ -116,7 +114,7 @@ def build(blocks: pd.DataFrame, layers: pd.DataFrame, view: View | None = None, 
     decided_by, deciders = _labels(layers, "decided_by", (B, S, G), at_layer)
     return Grid(
         names, count, groups, decision, taken_codes, block_reason, block_reasons, group_reason, group_reasons, decided_by, deciders,
-        plane("gamma"), plane("delta_change"), plane("drift"), plane("known"), plane("accumulated"), plane("milliseconds"), plane("timestep"),
+        plane("gamma"), plane("delta_change"), plane("drift"), plane("accumulated"), plane("milliseconds"),
         volume("outlier_ratio"), volume("predicted_error"), volume("error_nvfp4"), volume("error_int8"),
         volume("macs"),
     )
@@ -165,4 +163,4 @@ def _labels(frame: pd.DataFrame, column: str, shape: tuple[int, ...], at: tuple)
 def _empty(steps: int) -> Grid:
     flat, deep = np.zeros((0, steps)), np.zeros((0, steps, 0))
     return Grid((), steps, (), deep.astype(np.uint8), deep.astype(np.uint8), flat.astype(np.uint8), (), deep.astype(np.uint8), (),
-                deep.astype(np.uint8), (), flat, flat, flat, flat, flat, flat, flat, deep, deep, deep, deep, deep)
+                deep.astype(np.uint8), (), flat, flat, flat, flat, flat, deep, deep, deep, deep, deep)

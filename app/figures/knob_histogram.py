@@ -11,8 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from app.figures.grid import Grid
+from engine.settings import RANGES, Policy
 
 BINS = 56
+LEAST = {"error_threshold": 0.05, "tdc_threshold": 0.05, "outlier_threshold": 10.0}      # the shortest scales
 
 
 class Knob(NamedTuple):
@@ -26,25 +28,26 @@ class Knob(NamedTuple):
     beyond: int            # values above `high`, not drawn
 
 
-def knob(name: str, values: np.ndarray, current: float, least: float) -> Knob:
-    """The histogram of one signal. The scale reaches past the 95th percentile and well past the current
-    setting; the few values beyond are counted, so that they do not press the rest into a corner."""
-    seen = values[np.isfinite(values)]
-    top = max(1.15 * float(np.percentile(seen, 95)) if seen.size else 0.0, current * 1.4, least)
-    high = _round_up(top)
-    counts, _ = np.histogram(seen, bins=BINS, range=(0.0, high))
+def knob(name: str, values: np.ndarray, own: float, current: float) -> Knob:
+    """The histogram of one signal. The scale reaches past the 95th percentile and well past the run's `own` setting;
+    the few values beyond are counted, so that they do not press the rest into a corner.
+
+    A scale that moves under a hand runs away from it: `current` widens it only where it lies beyond (a preset, a file),
+    and a round end contains itself, so that no place of the knob on its own scale widens that scale.
+    """
+    seen, (low, most) = values[np.isfinite(values)], RANGES[name]
+    top = max(1.15 * float(np.percentile(seen, 95)) if seen.size else 0.0, own * 1.4, LEAST[name])
+    high = min(max(_round_up(top), _round_up(current)), most)
+    counts, _ = np.histogram(seen, bins=BINS, range=(low, high))
     peak = counts.max() if seen.size and counts.max() else 1
     heights = np.round(np.sqrt(counts / peak), 3)      # square root: rare values stay visible
-    return Knob(name, 0.0, high, heights.tolist(), int(seen.size), int((seen > high).sum()))
+    return Knob(name, low, high, heights.tolist(), int(seen.size), int((seen > high).sum()))
 
 
-def knobs(signals: Grid, error_threshold: float, tdc_threshold: float, outlier_threshold: float) -> list[Knob]:
-    """The three knobs of the Lab on the signals of one run."""
-    return [
-        knob("error_threshold", signals.predicted, error_threshold, 0.05),
-        knob("tdc_threshold", signals.drift, tdc_threshold, 0.05),
-        knob("outlier_threshold", signals.outlier, outlier_threshold, 10.0),
-    ]
+def knobs(signals: Grid, own: Policy, wish: Policy) -> list[Knob]:
+    """The three knobs of the Lab on the signals of one run; `own` is the run's policy, `wish` what the knobs show."""
+    cut = {"error_threshold": signals.predicted, "tdc_threshold": signals.drift, "outlier_threshold": signals.outlier}
+    return [knob(name, values, getattr(own, name), getattr(wish, name)) for name, values in cut.items()]
 
 
 def _round_up(value: float) -> float:

@@ -13,7 +13,6 @@ W4A16 = "#222255"
 STOCK = "#6B6F94"
 PURIFIED = "#CC3311"
 UNKNOWN = "#F3DDE4"
-PENDING = "rgba(128,128,128,0.06)"
 CLEAR = "rgba(0,0,0,0)"
 ACCENT = "#E4570B"
 PAPER = "#FFFFFF"
@@ -50,5 +49,3 @@ DARK = {
     SEQUENTIAL[4]: "#9CC3E6",
     SEQUENTIAL[5]: "#E2EFFB",
 }
-
-PRECISION = {"skipped": SKIPPED, "nvfp4": NVFP4, "int8": INT8, "w4a16": W4A16, "stock": STOCK}

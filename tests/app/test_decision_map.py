@@ -91,6 +91,29 @@ def test_a_large_map_stays_small_on_the_wire(large):
     assert len(json.dumps(maps.decision_map(grid))) < 80_000
 
 
+STATES = {grids.SKIPPED: palette.SKIPPED, grids.NVFP4: palette.NVFP4, grids.INT8: palette.INT8, grids.W4A16: palette.W4A16,
+          grids.STOCK: palette.STOCK, grids.UNKNOWN: palette.UNKNOWN, grids.NOTHING: palette.CLEAR}
+
+
+@pytest.mark.parametrize("code", STATES)
+def test_a_coarse_cell_has_the_colour_that_the_legend_gives_its_state(grid, code):
+    """Painted as `chart.js` does: 96 shades, and the colour where a shade falls between two stops."""
+    heat = maps.decision_map(grid._replace(decision=np.full_like(grid.decision, code)))["coarse"][0]
+    shade = round(96 * int(decoded(heat["z"])[0, 0]) / heat["zmax"]) / 96
+    scale = heat["colorscale"]
+    i = next(i for i, (end, _) in enumerate(scale) if i and shade <= end)
+    part = (shade - scale[i - 1][0]) / ((scale[i][0] - scale[i - 1][0]) or 1)
+    assert (scale[i - 1] if part < 0.2 else scale[i])[1] == STATES[code] and (part < 0.2 or part > 0.8 or scale[i - 1][1] == scale[i][1])
+
+
+def test_a_cell_with_an_unknown_part_is_unknown_at_every_size(grid):
+    decision = np.full_like(grid.decision, grids.INT8)
+    decision[..., 1] = grids.UNKNOWN
+    drawn = [decoded(maps.decision_map(grid._replace(decision=cells))["coarse"][0]["z"])[0, 0]
+             for cells in (decision, np.full_like(decision, grids.UNKNOWN))]
+    assert drawn[0] == drawn[1]
+
+
 def test_skipped_and_unseen_cells_are_no_zeros(grid):
     values = decoded(maps.signal_map(grid, grid.gamma)["coarse"][-1]["z"])[::2, ::2]
     assert np.isnan(values[grid.skipped]).all() and np.isfinite(values[~grid.skipped]).all()

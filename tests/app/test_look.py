@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from app import look as looks
+from app.explain import explain
 from app.figures import grid as grids
 from app.i18n import said, texts
 from app.look_words import bits, closeness, estimate_seconds, pace, share, totals
 from app.settings import ROOT
 from engine import cost
 from engine.replay import replay
-from engine.settings import BREAK_IT, PRESETS, Policy, warnings
+from engine.settings import BREAK_IT, PRESETS, RANGES, Policy, warnings
 
 
 def seen(source, policy=None, lang="en", rivals=None, **wish):
@@ -97,6 +98,45 @@ def test_runs_of_different_shape_are_not_compared(source, large):
     assert not answer["map"]["over"] and "different" in answer["map"]["note"]
 
 
+def test_a_drafts_sentence_is_about_this_run_whatever_the_outlines_show(source, large):
+    other = type(source)(**{**vars(source), "trace": replay(source.signals, Policy(tdc_threshold=0.02)), "key": "other"})
+    policy = Policy(tdc_threshold=0.3)
+    plainly = seen(source, policy)
+    assert "would change" in plainly["draft"]
+    for rival in (other, large):
+        beside = seen(source, policy, against="previous", rivals={"previous": rival})
+        assert beside["draft"] == plainly["draft"] and beside["map"]["over"] != plainly["map"]["over"]
+
+
+def test_how_two_runs_differ_is_no_forecast(source):
+    other = type(source)(**{**vars(source), "trace": replay(source.signals, Policy(tdc_threshold=0.2)), "key": "other"})
+    legend = [row[0] for row in seen(source, against="previous", rivals={"previous": other})["map"]["legend"]]
+    assert "lab.legend.differs" in legend and "lab.legend.first" not in legend
+    assert "lab.legend.first" in [row[0] for row in seen(source, Policy(tdc_threshold=0.3))["map"]["legend"]]
+
+
+def test_a_scale_stays_where_it_is_while_its_knob_moves(source):
+    for place in (0, 1, 2):
+        name = seen(source)["knobs"][place]["name"]
+        high = seen(source)["knobs"][place]["high"]
+        for part in (0.02, 0.5, 0.9, 1.0):
+            knob = seen(source, replace(source.policy, **{name: max(1.0, part * high) if place == 2 else part * high}))["knobs"][place]
+            assert knob["high"] == high and knob["value"] <= high
+        low, most = RANGES[name]
+        assert seen(source)["knobs"][place]["low"] == low
+        far = seen(source, replace(source.policy, **{name: most}))["knobs"][place]
+        assert far["high"] == most == far["value"]
+
+
+def test_peak_memory_is_of_a_run_alone(source):
+    def quoted(**changed):
+        run = type(source)(**{**vars(source), "seconds": {"run": 3.0}, "key": "alone", **changed})
+        return any("peak" in row["label"] for row in seen(run)["net"]["figures"])
+
+    clip = np.zeros((2, 8, 8, 3), np.uint8)
+    assert source.trace.meta.memory["peak"] and quoted(video={"b": clip}) and not quoted(video={"a": clip, "b": clip})
+
+
 @pytest.mark.parametrize("which", ["source", "large"])
 def test_a_knob_answers_in_time(which, request):
     """The whole answer, in processor time (the machine may be busy): half of what a redraw may take."""
@@ -137,9 +177,16 @@ def test_every_warning_of_the_engine_has_words_in_the_page():
     assert len(keys) >= 12 and all(f"lab.notice.{key}" in texts()["en"] for key in keys)
 
 
-def test_a_purified_call_that_takes_8_bits_is_drawn_as_8_bits(source):
-    shown = looks.look(source, looks.Wish(replace(source.policy, purify_to="int8")), "en")
+def test_a_purified_call_that_takes_8_bits_is_drawn_counted_and_called_8_bits(source):
+    policy = replace(source.policy, purify_to="int8", outlier_threshold=8.0)
+    shown, trace = seen(source, policy), replay(source.signals, policy)
     assert np.frombuffer(base64.b64decode(shown["map"]["cells"]), np.uint8).max() <= grids.INT8
+    says, alarms = shown["knobs"][2]["says"], int(trace.layers["purified"].sum())
+    assert alarms and says.startswith("8 bits where") and f" {alarms} of " in says
+    row = trace.layers[trace.layers["purified"]].iloc[0]
+    told = explain(looks.grid_of(trace), looks.grid_of(source.signals), source.signals, policy, int(row["block"]), int(row["step"]), "en")
+    assert any(" went to 8 bits: its largest value is" in s for s in told["sentences"])
+    assert not any("16" in texts()["en"][f"lab.ends.outlier_threshold.{end}"] for end in ("low", "high"))
 
 
 def test_figures_belong_to_what_is_shown(source):
