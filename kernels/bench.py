@@ -16,6 +16,7 @@ import argparse
 import csv
 import os
 import platform
+import re
 import statistics
 import subprocess
 import time
@@ -133,13 +134,20 @@ def _line(row: dict) -> str:
     )
 
 
-def smoke(device: str) -> None:
+def smoke(device: str, only: str = "") -> None:
     """Every operation once at small ragged shapes: for a memory checker, or a first look."""
-    for case in bench_cases.cases(device, tiny=True):
+    for case in bench_cases.cases(device, tiny=True, only=only):
         case.ours()
         if device == "cuda":
             torch.cuda.synchronize()
         print(f"{case.op:<34} {case.shape:<22} error {case.error():.2e}", flush=True)
+
+
+def _share(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match or int(match[1]) >= int(match[2]):
+        raise argparse.ArgumentTypeError(f"expected i/n with i from 0 to n - 1, such as 0/4, but got {text!r}")
+    return int(match[1]), int(match[2])
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -149,10 +157,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--smoke", action="store_true", help="every operation once, tiny shapes, no timing")
     parser.add_argument("--tiny", action="store_true", help="time tiny shapes")
     parser.add_argument("--explore", action="store_true", help="time launch configurations; with --out, then the whole table under the fastest")
-    parser.add_argument("--part", help="with --explore, only compile the share i/n of the configurations, to time them later")
+    parser.add_argument("--part", type=_share, metavar="i/n", help="with --explore, only compile the share i/n of the configurations, to time them later")
     parser.add_argument("--compile", action="store_true", help="also time torch.compile of the stock code")
     parser.add_argument("--only", default="", help="operations whose name contains this")
     options = parser.parse_args(arguments)
+    if options.part and not options.explore:
+        parser.exit(2, "error: --part is a share of what --explore compiles; give --explore too.\n")
+    if options.out and (options.out.is_dir() or options.smoke or options.part):
+        parser.exit(2, "error: --out is the CSV file of a timed table; give a file's name, and neither --smoke nor --part.\n")
+    if not any(options.only in name for name in bench_cases.MAKERS):
+        parser.exit(2, f"error: no operation's name contains {options.only!r}; they are {', '.join(bench_cases.MAKERS)}.\n")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu" and not (options.smoke or options.tiny):
         parser.exit(2, "error: the shapes are those of a 5B model and need a GPU, which is not here; add --smoke or --tiny.\n")
@@ -160,12 +174,12 @@ def main(arguments: list[str] | None = None) -> None:
     print(target.probe(device).reason, flush=True)
     with torch.no_grad():
         if options.smoke:
-            smoke(device)
+            smoke(device, options.only)
         elif options.explore:
             from kernels import bench_explore
 
             if options.part:
-                bench_explore.compile_part(*map(int, options.part.split("/")), options.only)
+                bench_explore.compile_part(*options.part, options.only)
                 return
             with bench_explore.fastest(device, options.only):
                 if options.out:

@@ -80,12 +80,11 @@ TINY_RMS = Shape("tiny, RMS norms", 1, 0, 37, 3, 128, 544)
 def cases(device: str, tiny: bool = False, compiled: bool = False, only: str = "") -> Iterator[Case]:
     """All cases, built one at a time so that their tensors can go again."""
     models = (TINY,) if tiny else (COGVIDEOX, WAN)
-    makers = (_norm_modulate, _gelu, _quantizers, _gate, _qk, _delta, _predicate, _products)
     for model in models:
-        for make in makers:
-            if only in make.__name__ or not only:
+        for name, make in MAKERS.items():
+            if only in name:
                 yield from make(model, device, compiled)
-    if tiny and only in _qk.__name__:
+    if tiny and only in "qk_norm_rope":
         yield from _qk(TINY_RMS, device, compiled)
 
 
@@ -362,3 +361,9 @@ def _gemm_alone(x, packed, bias, label, alternatives, exact, flops):
         "W4A8 product alone", label, product, alternatives,
         lambda: relative_error(product()[:_CHECKED], exact), ceiling="int8", flops=flops,
     )
+
+
+MAKERS = {
+    "norm_modulate": _norm_modulate, "gelu_quantize": _gelu, "quantize": _quantizers, "gate_residual": _gate,
+    "qk_norm_rope": _qk, "residual_delta": _delta, "outlier_predicate": _predicate, "products": _products,
+}

@@ -6,6 +6,7 @@ is tuned at run time.
 
 from __future__ import annotations
 
+import itertools
 from contextlib import contextmanager, suppress
 from typing import Callable, Iterator, NamedTuple
 from unittest import mock
@@ -18,11 +19,14 @@ from kernels.bench_cases import COGVIDEOX
 from kernels.gelu_quantize import gelu_quantize
 from kernels.norm_modulate import Stream, norm_modulate
 
-# Values a thread holds, tokens a program, pipeline stages of its loop.
-_LAUNCHES = {
-    "quantize": ((96, 1, 1), (48, 1, 1), (48, 8, 1), (24, 1, 1), (24, 4, 1), (24, 8, 3)),
-    "norm_modulate": ((96, 1, 1), (48, 1, 1), (24, 1, 1), (48, 8, 3), (24, 8, 1), (24, 8, 3)),
-    "gelu_quantize": ((96, 1, 1), (48, 1, 1), (48, 4, 1), (48, 8, 3), (24, 1, 1), (24, 8, 3)),
+# Values a thread holds, tokens a program, pipeline stages of its loop; modulation held, most registers.
+CANDIDATES = {
+    "quantize": ((96, 1, 1), (48, 1, 1), (48, 1, 1, False, 64), (48, 8, 1)),
+    "norm_modulate": (
+        (96, 1, 1), (96, 1, 1, False, 128), (96, 4, 1, False, 128), (48, 1, 1), (48, 1, 1, False, 64),
+        (48, 4, 1), (24, 1, 1), (24, 8, 3, True),
+    ),
+    "gelu_quantize": ((96, 1, 1), (96, 2, 1), (48, 1, 1, False, 64), (48, 8, 3)),
 }
 _BYTES = {"int8": 3.0, "nvfp4": 2.5625}
 # A configuration further from float64 than its format allows is wrong, however fast.
@@ -61,7 +65,7 @@ def fastest(device: str, only: str = "") -> Iterator[None]:
         if only not in op:
             continue
         found = []
-        for launch in map(Launch._make, _LAUNCHES[op]):
+        for launch in itertools.starmap(Launch, CANDIDATES[op]):
             with mock.patch.dict(LAUNCHES, {(op, quantize): launch}):
                 time, error = _time(f"{op} {quantize} {tuple(launch)}", operation)
             if error < _LARGEST_ERROR[quantize]:
@@ -69,6 +73,7 @@ def fastest(device: str, only: str = "") -> Iterator[None]:
             rate = 1e-6 * operation.bytes / time
             print(
                 f"{op:<14} {quantize:<6} {launch.values:>3} values {launch.tokens:>3} tokens {launch.stages} stages "
+                f"{'held' if launch.held else '    '} {launch.registers or '':>3} "
                 f"{time:8.4f} ms {rate:7.0f} GB/s {100 * rate / copy:4.0f} % of copy  error {error:.2e}", flush=True,
             )  # fmt: skip
         if found:
@@ -87,10 +92,10 @@ def compile_part(index: int, count: int, only: str = "") -> None:
 
     # As many rows as make the sizes divisible by 16, like the real ones: Triton compiles them apart.
     operations = _operations(torch.zeros(_ROWS_TO_COMPILE, COGVIDEOX.ffn, dtype=torch.bfloat16, device="cuda"))
-    everything = [(key, launch) for key in operations if only in key[0] for launch in _LAUNCHES[key[0]]]
+    everything = [(key, launch) for key in operations if only in key[0] for launch in CANDIDATES[key[0]]]
     with mock.patch("kernels.triton_quantize.MANY_ROWS", 0):
         for key, launch in everything[index::count]:
-            with suppress(Exception), mock.patch.dict(LAUNCHES, {key: Launch._make(launch)}):
+            with suppress(Exception), mock.patch.dict(LAUNCHES, {key: Launch(*launch)}):
                 operations[key].run()
 
 
@@ -105,7 +110,9 @@ def _operations(large: torch.Tensor) -> dict[tuple[str, str], Operation]:
     modulation = large[:2, :width].contiguous()
     first, wide, gain, offset = bench_cases.as_float64(x[0, :32], large[:32], modulation[0], modulation[1])
     normed = F.layer_norm(first, (width,), gain, offset) * (1 + gain) + gain
-    streams = [Stream(x, modulation[:1].expand(2, -1), modulation[:1].expand(2, -1))]
+    both = modulation[:1].expand(2, -1)
+    text = COGVIDEOX.text if rows > _ROWS_TO_COMPILE else 2
+    streams = [Stream(x[:, :text], both, both), Stream(x[:, text:], both, both)]
     found = {}
     for name, plain in (("int8", quantize_int8), ("nvfp4", quantize_nvfp4)):
         small, big = (_BYTES[name] * rows * size for size in (width, ffn))

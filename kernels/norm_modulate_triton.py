@@ -1,7 +1,8 @@
-"""LayerNorm + modulation + Hadamard + quantization as one Triton kernel.
+"""LayerNorm + modulation + Hadamard + quantization as one Triton kernel over one or two streams.
 
-The modulation of a channel is twice as many bytes as a token's value there, and it would be read
-again for every token: a program keeps it in registers over several tokens of one sample.
+The modulation of a channel is four times as many bytes as a token's value there. Held in registers
+over several tokens (HELD) it is read once, but then a multiprocessor has room for four tokens at a
+time, too few to hide what each waits for. Else every token reads it again, from the first-level cache.
 """
 
 from __future__ import annotations
@@ -19,71 +20,104 @@ from kernels.triton_quantize import (
     RowOutput,
     store_row,
 )
-from kernels.triton_rows import as_samples, load_chunk, load_row, row_sum
+from kernels.triton_rows import as_samples, load_chunk, row_sums, widen, within_row
 
 _AFFINE_BLOCK = 1024
 
 
 @triton.jit
 def _modulation_kernel(
-    weight, bias, shift, scale, gain, offset, channels, shift_batch, scale_batch,
+    weight, bias, shift, scale, other_shift, other_scale, gain, offset, channels,
+    shift_batch, scale_batch, other_shift_batch, other_scale_batch,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SHIFT: tl.constexpr,
     HAS_SCALE: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    sample = tl.program_id(0)
+    sample = tl.program_id(0).to(tl.int64)
+    shift += sample * shift_batch
+    scale += sample * scale_batch
+    if tl.program_id(2) == 1:
+        shift = other_shift + sample * other_shift_batch
+        scale = other_scale + sample * other_scale_batch
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < channels
     factor = tl.full((BLOCK,), 1.0, tl.float32)
     if HAS_SCALE:
-        row = scale + sample.to(tl.int64) * scale_batch
-        factor += tl.load(row + columns, mask=mask, other=0.0).to(tl.float32)
+        factor += tl.load(scale + columns, mask=mask, other=0.0).to(tl.float32)
     addend = tl.zeros((BLOCK,), tl.float32)
     if HAS_BIAS:
         addend = tl.load(bias + columns, mask=mask, other=0.0).to(tl.float32) * factor
     if HAS_SHIFT:
-        row = shift + sample.to(tl.int64) * shift_batch
-        addend += tl.load(row + columns, mask=mask, other=0.0).to(tl.float32)
+        addend += tl.load(shift + columns, mask=mask, other=0.0).to(tl.float32)
     if HAS_WEIGHT:
         factor *= tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
-    tl.store(gain + sample * channels + columns, factor, mask=mask)
-    tl.store(offset + sample * channels + columns, addend, mask=mask)
+    place = (tl.program_id(2) * tl.num_programs(0) + sample) * channels + columns
+    tl.store(gain + place, factor, mask=mask)
+    tl.store(offset + place, addend, mask=mask)
 
 
 @triton.jit
 def _norm_modulate_kernel(
-    x, gain, offset, codes, scales, token_scale, absmax, abssum,
-    tokens, total, first, x_batch, x_token, eps, TOKENS: tl.constexpr,
-    CHANNELS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, KIND: tl.constexpr,
-    HADAMARD: tl.constexpr, SPLIT: tl.constexpr, FOUR_OVER_SIX: tl.constexpr, FAST: tl.constexpr,
+    x, other, gain, offset, codes, scales, token_scale, absmax, abssum,
+    tokens, other_tokens, total, first, x_batch, x_token, other_batch, other_token, eps,
+    TOKENS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr,
+    KIND: tl.constexpr, HADAMARD: tl.constexpr, SPLIT: tl.constexpr, FOUR_OVER_SIX: tl.constexpr,
+    FAST: tl.constexpr, HELD: tl.constexpr,
 ):
+    program = tl.program_id(0)
     sample = tl.program_id(1)
+    out = sample * total + first
+    modulation = sample
     x += sample.to(tl.int64) * x_batch
+    programs = tl.cdiv(tokens, TOKENS)
+    second = program >= programs
+    if second:
+        x = other + sample.to(tl.int64) * other_batch
+    program -= tl.where(second, programs, 0)
+    out += tl.where(second, tokens, 0)
+    modulation += tl.where(second, tl.num_programs(1), 0)
+    x_token = tl.where(second, other_token, x_token)
+    tokens = tl.where(second, other_tokens, tokens)
+    gain += modulation * CHANNELS
+    offset += modulation * CHANNELS
     factor = ()
     addend = ()
-    for i in tl.static_range(CHUNKS):
-        factor = factor + (load_chunk(gain + sample * CHANNELS, i, CHANNELS, WIDTH),)
-        addend = addend + (load_chunk(offset + sample * CHANNELS, i, CHANNELS, WIDTH),)
-    for step in range(TOKENS):
-        # The last program repeats the last token rather than branch.
-        token = tl.minimum(tl.program_id(0) * TOKENS + step, tokens - 1)
-        value = load_row(x + token * x_token, CHANNELS, WIDTH, CHUNKS, True)
-        mean = row_sum(value, CHUNKS) / CHANNELS
-        centred = ()
-        squares = ()
+    if HELD:
         for i in tl.static_range(CHUNKS):
-            part = value[i] - mean
-            if (i + 1) * WIDTH > CHANNELS:
-                part = tl.where(i * WIDTH + tl.arange(0, WIDTH) < CHANNELS, part, 0.0)
-            centred = centred + (part,)
-            squares = squares + (part * part,)
-        rstd = tl.rsqrt(row_sum(squares, CHUNKS) / CHANNELS + eps)
+            factor = factor + (load_chunk(gain, i, CHANNELS, WIDTH),)
+            addend = addend + (load_chunk(offset, i, CHANNELS, WIDTH),)
+    token = program * TOKENS
+    pivot = tl.load(x + token.to(tl.int64) * x_token)
+    for step in range(TOKENS):
+        row = x + token.to(tl.int64) * x_token
+        # The last program of a stream repeats its last token rather than branch.
+        following = tl.minimum(program * TOKENS + step + 1, tokens - 1)
+        # Mean and variance in one reduction, of the distances from a value of the row. No value is
+        # more than √CHANNELS deviations from the mean, so the difference of the two terms
+        # loses at most CHANNELS · 2^-24 of the variance.
+        centre = pivot.to(tl.float32)
+        if TOKENS > 1:
+            pivot = tl.load(x + following.to(tl.int64) * x_token)
+        distance = ()
+        for i in tl.static_range(CHUNKS):
+            part = widen(load_chunk(row, i, CHANNELS, WIDTH, True)) - centre
+            distance = distance + (within_row(part, i, CHANNELS, WIDTH),)
+        total_distance, total_square = row_sums(distance, CHUNKS)
+        mean = total_distance * (1.0 / CHANNELS)
+        rstd = tl.rsqrt(tl.maximum(total_square * (1.0 / CHANNELS) - mean * mean, 0.0) + eps)
+        mean *= rstd
         y = ()
         for i in tl.static_range(CHUNKS):
-            y = y + (centred[i] * (factor[i] * rstd) + addend[i],)
+            normed = distance[i] * rstd - mean
+            if HELD:
+                y = y + (normed * factor[i] + addend[i],)
+            else:
+                by = load_chunk(gain, i, CHANNELS, WIDTH)
+                y = y + (normed * by + load_chunk(offset, i, CHANNELS, WIDTH),)
         store_row(
-            y, sample * total + first + token, codes, scales, token_scale, absmax, abssum,
+            y, out + token, codes, scales, token_scale, absmax, abssum,
             CHANNELS, WIDTH, CHUNKS, KIND, HADAMARD, SPLIT, FOUR_OVER_SIX, FAST,
         )
+        token = following
 
 
 def norm_modulate_triton(
@@ -95,50 +129,64 @@ def norm_modulate_triton(
     device, dtype = streams[0].x.device, streams[0].x.dtype
     out = RowOutput("norm_modulate", (batch, total, channels), dtype, device, quantize, hadamard, four_over_six)
     first = 0
-    for x, shift, scale in streams:
-        xs = as_samples(x)
-        tokens = xs.shape[1]
-        gain, offset = _modulation(weight, bias, shift, scale, batch, channels, device)
-        with torch.cuda.device_of(xs):
-            _norm_modulate_kernel[(triton.cdiv(tokens, out.constants["TOKENS"]), batch)](
-                xs, gain, offset, *out.pointers,
-                tokens, total, first, xs.stride(0), xs.stride(1), eps, **out.constants,
-            )
-        first += tokens
+    for start in range(0, len(streams), 2):
+        pair = streams[start : start + 2]
+        gain, offset = _modulation(weight, bias, pair, batch, channels, device)
+        xs = [as_samples(stream.x) for stream in pair]
+        counts = [x.shape[1] for x in xs] + [0] * (2 - len(xs))
+        programs = sum(triton.cdiv(count, out.constants["TOKENS"]) for count in counts)
+        if programs:
+            with torch.cuda.device_of(xs[0]):
+                _norm_modulate_kernel[(programs, batch)](
+                    xs[0], xs[-1], gain, offset, *out.pointers, *counts, total, first,
+                    xs[0].stride(0), xs[0].stride(1), xs[-1].stride(0), xs[-1].stride(1), eps,
+                    HELD=out.held, **out.constants,
+                )
+        first += sum(counts)
     return out.result()
 
 
-def _modulation(weight, bias, shift, scale, batch, channels, device):
-    gain, offset = torch.empty((2, batch, channels), dtype=torch.float32, device=device).unbind(0)
-    shift, scale = [
-        part if part is None or part.stride(-1) == 1 else part.contiguous()
-        for part in (shift, scale)
-    ]
+def _modulation(weight, bias, streams, batch, channels, device):
+    """y = LayerNorm(x)·gain + offset: two float32 (streams, batch, channels)."""
+    gain, offset = torch.empty((2, len(streams), batch, channels), dtype=torch.float32, device=device).unbind(0)
+    shifts = _rows([stream.shift for stream in streams], batch, channels, device)
+    scales = _rows([stream.scale for stream in streams], batch, channels, device)
+    parts = [gain[0] if part is None else part for part in (shifts[0], scales[0], shifts[-1], scales[-1])]
     with torch.cuda.device_of(gain):
-        _modulation_kernel[(batch, triton.cdiv(channels, _AFFINE_BLOCK))](
-            *[gain if part is None else part for part in (weight, bias, shift, scale)],
-            gain, offset, channels,
-            0 if shift is None else shift.stride(0), 0 if scale is None else scale.stride(0),
-            weight is not None, bias is not None, shift is not None, scale is not None,
+        _modulation_kernel[(batch, triton.cdiv(channels, _AFFINE_BLOCK), len(streams))](
+            gain if weight is None else weight, gain if bias is None else bias, *parts, gain, offset, channels,
+            *[part.stride(0) for part in parts],
+            weight is not None, bias is not None, shifts[0] is not None, scales[0] is not None,
             BLOCK=_AFFINE_BLOCK,
         )
     return gain, offset
 
 
+def _rows(parts, batch, channels, device):
+    """The streams' shifts or scales with contiguous channels; all None, or zeros for those that are."""
+    if all(part is None for part in parts):
+        return parts
+    parts = [torch.zeros((batch, channels), device=device) if part is None else part for part in parts]
+    return [part if part.stride(-1) == 1 else part.contiguous() for part in parts]
+
+
 _TYPES = {
-    "x": "*bf16", "gain": "*fp32", "offset": "*fp32", **STORE_TYPES, "tokens": "i32",
-    "total": "i32", "first": "i32", "x_batch": "i64", "x_token": "i64", "eps": "fp32",
+    "x": "*bf16", "other": "*bf16", "gain": "*fp32", "offset": "*fp32", **STORE_TYPES,
+    **dict.fromkeys(("tokens", "other_tokens", "total", "first"), "i32"),
+    **dict.fromkeys(("x_batch", "x_token", "other_batch", "other_token"), "i64"), "eps": "fp32",
 }
 _ROW = {"TOKENS": 8, "CHANNELS": 512, "WIDTH": 256, "CHUNKS": 2}
+_SMALL_ROW = {"TOKENS": 1, "CHANNELS": 256, "WIDTH": 256, "CHUNKS": 1, "HELD": False}
 _AFFINE_TYPES = {
-    **dict.fromkeys(("weight", "bias", "shift", "scale"), "*bf16"), "gain": "*fp32",
-    "offset": "*fp32", "channels": "i32", "shift_batch": "i64", "scale_batch": "i64",
+    **dict.fromkeys(("weight", "bias", "shift", "scale", "other_shift", "other_scale"), "*bf16"),
+    "gain": "*fp32", "offset": "*fp32", "channels": "i32",
+    **dict.fromkeys(("shift_batch", "scale_batch", "other_shift_batch", "other_scale_batch"), "i64"),
 }
 COMPILE_CASES = [
-    (_norm_modulate_kernel, _TYPES, {**_ROW, **STORE_INT8}, {"num_warps": 1}),
-    (_norm_modulate_kernel, {**_TYPES, "codes": "*u8"}, {**_ROW, "CHUNKS": 1, "CHANNELS": 256, **STORE_NVFP4}, {"num_warps": 1}),
-    (_norm_modulate_kernel, {**_TYPES, "codes": "*u8"}, {**_ROW, "CHUNKS": 1, "CHANNELS": 256, **STORE_NVFP4_FAST}, {"num_warps": 1, "min_cc": 89}),
-    (_norm_modulate_kernel, {**_TYPES, "codes": "*bf16"}, {**_ROW, **STORE_PLAIN}, {"num_warps": 1}),
+    (_norm_modulate_kernel, _TYPES, {**_ROW, "HELD": True, **STORE_INT8}, {"num_warps": 1}),
+    (_norm_modulate_kernel, {**_TYPES, "codes": "*u8"}, {**_SMALL_ROW, **STORE_NVFP4}, {"num_warps": 1}),
+    (_norm_modulate_kernel, {**_TYPES, "codes": "*u8"}, {**_SMALL_ROW, **STORE_NVFP4_FAST}, {"num_warps": 1, "min_cc": 89}),
+    (_norm_modulate_kernel, {**_TYPES, "codes": "*bf16"}, {**_ROW, "HELD": False, **STORE_PLAIN}, {"num_warps": 1}),
     (_modulation_kernel, _AFFINE_TYPES,
      {**dict.fromkeys(("HAS_WEIGHT", "HAS_BIAS", "HAS_SHIFT", "HAS_SCALE"), True), "BLOCK": 1024},
      {"num_warps": 4}),

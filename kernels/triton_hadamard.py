@@ -33,9 +33,13 @@ def sylvester_16(PARTED: tl.constexpr):
     if PARTED:
         column = (index & 1) | ((index & 2) << 1) | ((index & 4) << 1) | ((index & 8) >> 2)
     bits = index[:, None] & column[None, :]
-    bits = bits ^ (bits >> 2)
-    bits = bits ^ (bits >> 1)
-    return 1 - 2 * (bits & 1)
+    return 1 - 2 * _parity(bits)
+
+
+@triton.jit
+def _parity(bits):
+    """1 where an odd number of the four bits are set: bit n of 0x6996 is the parity of n."""
+    return (0x6996 >> bits) & 1
 
 
 @triton.jit
@@ -128,10 +132,8 @@ def hadamard_128(x, WIDTH: tl.constexpr):
 def _matrix_16(rows, columns, MASK: tl.constexpr):
     """(16, 16) of +1, −1 and 0: Hadamard over the index bits in MASK, the identity over the others."""
     bits = rows[:, None] & columns[None, :] & MASK
-    bits = bits ^ (bits >> 2)
-    bits = bits ^ (bits >> 1)
     same = ((rows[:, None] ^ columns[None, :]) & (15 - MASK)) == 0
-    return tl.where(same, tl.where((bits & 1) == 0, 1.0, -1.0), 0.0)
+    return tl.where(same, tl.where(_parity(bits) == 0, 1.0, -1.0), 0.0)
 
 
 @triton.jit

@@ -33,7 +33,9 @@ _KIND = {None: PLAIN, "int8": INT8, "nvfp4": NVFP4}
 
 
 class Launch(NamedTuple):
-    """How a row kernel runs: values a thread holds, tokens a program takes in turn, stages of that loop.
+    """How a row kernel runs: values a thread holds, tokens a program takes in turn, stages of that
+    loop, whether what those tokens share (the modulation) is held in registers, and the most registers
+    a thread may take (0: what the compiler likes), for more programs at a time.
 
     Many values mean few instructions (a reduction costs a thread the same for one value as for
     ninety) but few warps to hide what each waits for. Several tokens share what a program sets up:
@@ -43,14 +45,16 @@ class Launch(NamedTuple):
     values: int
     tokens: int
     stages: int
+    held: bool = False
+    registers: int = 0
 
 
 # The fastest on an H200 at CogVideoX's sizes (`python -m kernels.bench --explore`).
 LAUNCHES = {
     ("quantize", "int8"): Launch(48, 1, 1),
     ("quantize", "nvfp4"): Launch(48, 8, 1),
-    ("norm_modulate", "int8"): Launch(24, 8, 3),
-    ("norm_modulate", "nvfp4"): Launch(24, 8, 3),
+    ("norm_modulate", "int8"): Launch(96, 1, 1, registers=128),
+    ("norm_modulate", "nvfp4"): Launch(96, 1, 1, registers=128),
     ("gelu_quantize", "int8"): Launch(96, 1, 1),
     ("gelu_quantize", "nvfp4"): Launch(96, 1, 1),
 }
@@ -125,10 +129,11 @@ def launch_shape(op: str, channels: int, rows: int, quantize: str | None) -> dic
     """Launch constants of an op's row kernel: `row_shape`, TOKENS a program and num_stages."""
     if quantize is None:
         return {**row_shape(channels), "TOKENS": 1, "num_stages": 1}
-    values, tokens, stages = LAUNCHES[op, quantize]
+    values, tokens, stages, _, registers = LAUNCHES[op, quantize]
     if rows < MANY_ROWS:
         tokens, stages = 1, 1
-    return {**row_shape(channels, values), "TOKENS": tokens, "num_stages": stages}
+    limit = {"maxnreg": registers} if registers else {}
+    return {**row_shape(channels, values), "TOKENS": tokens, "num_stages": stages, **limit}
 
 
 class RowOutput:
@@ -144,6 +149,7 @@ class RowOutput:
             rows *= size
         padded = -(-channels // BLOCK) * BLOCK
         kind = _KIND[quantize]
+        self._key = op, quantize
         self.shape, self.quantize, self.rows = tuple(shape), quantize, rows
         stats = torch.empty((3, rows if kind else 1), dtype=torch.float32, device=device)
         self.token_scale, self.absmax, self.abssum = stats.unbind(0)
@@ -163,6 +169,11 @@ class RowOutput:
             "FOUR_OVER_SIX": four_over_six,
             "FAST": (target.probe(device).capability or (0, 0)) >= (8, 9),
         }
+
+    @property
+    def held(self) -> bool:
+        """Whether a program keeps in registers what its tokens share."""
+        return self.constants["TOKENS"] > 1 and LAUNCHES[self._key].held
 
     @property
     def grid(self) -> tuple[int]:

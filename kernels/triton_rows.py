@@ -115,8 +115,29 @@ def load_row(
     """The row at `pointer` as CHUNKS float32 tensors (WIDTH,)."""
     row = ()
     for i in tl.static_range(CHUNKS):
-        row = row + (load_chunk(pointer, i, CHANNELS, WIDTH, STREAM).to(tl.float32),)
+        row = row + (widen(load_chunk(pointer, i, CHANNELS, WIDTH, STREAM)),)
     return row
+
+
+@triton.jit
+def widen(x):
+    """Float32 of x. A pair of bfloat16 in one register takes one instruction each, not three."""
+    if INTERPRETED or x.dtype != tl.bfloat16:
+        wide = x.to(tl.float32)
+    else:
+        wide = tl.inline_asm_elementwise(
+            "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;", "=f,=f,r", [x], dtype=tl.float32,
+            is_pure=True, pack=2,
+        )
+    return wide
+
+
+@triton.jit
+def within_row(chunk, INDEX: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr):
+    """Chunk INDEX with zeros beyond CHANNELS."""
+    if (INDEX + 1) * WIDTH > CHANNELS:
+        chunk = tl.where(INDEX * WIDTH + tl.arange(0, WIDTH) < CHANNELS, chunk, 0.0)
+    return chunk
 
 
 @triton.jit
@@ -126,6 +147,27 @@ def row_sum(row, CHUNKS: tl.constexpr):
     for i in tl.static_range(1, CHUNKS):
         total += row[i]
     return tl.sum(total, 0)
+
+
+@triton.jit
+def row_sums(row, CHUNKS: tl.constexpr):
+    """Sum and sum of squares over a row: chunk onto chunk, then within the chunk."""
+    total = row[0]
+    squares = row[0] * row[0]
+    for i in tl.static_range(1, CHUNKS):
+        total += row[i]
+        squares += row[i] * row[i]
+    if INTERPRETED:
+        total = tl.sum(total, 0)
+        squares = tl.sum(squares, 0)
+    else:
+        total, squares = tl.reduce((total, squares), 0, _combine_sums)
+    return total, squares
+
+
+@triton.jit
+def _combine_sums(sum_a, squares_a, sum_b, squares_b):
+    return sum_a + sum_b, squares_a + squares_b
 
 
 @triton.jit

@@ -102,6 +102,21 @@ def test_nan_is_not_swallowed(precision):
     assert y[7].isnan().all() and y[:7].isfinite().all() and y[8:].isfinite().all()
 
 
+@pytest.mark.parametrize("columns", [3072, 3080])
+def test_a_video_sized_int8_product_adds_its_bias(columns):
+    from kernels.scaled_matmul_triton import scaled_matmul
+
+    a = torch.randint(-127, 128, (2500, 3072), dtype=torch.int8, device="cuda")
+    b = torch.randint(-127, 128, (columns, 3072), dtype=torch.int8, device="cuda")
+    scales = torch.rand(2500, device="cuda") * 1e-3, torch.rand(columns, device="cuda") * 1e-2
+    for bias in (torch.randn(columns, device="cuda") * 10, torch.randn(columns, device="cuda").bfloat16(), None):
+        exact = (a.double() @ b.double().T) * scales[0][:, None].double() * scales[1].double()
+        exact += 0 if bias is None else bias.double()
+        out = torch.empty(2500, columns, dtype=torch.bfloat16, device="cuda")
+        scaled_matmul(a, b, scales[0], scales[1].view(torch.int32), bias, out)
+        torch.testing.assert_close(out.double(), exact, rtol=5e-3, atol=1e-4)
+
+
 def test_launch_forms_agree():
     from kernels.scaled_matmul_triton import Tiles, scaled_matmul
 
