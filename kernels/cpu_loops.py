@@ -14,6 +14,7 @@ vectorizing.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -131,7 +132,8 @@ def _block_maxima(bits, maxima):
         for lane in range(LANES):
             largest = bits[tile + _U(lane)] & _MAGNITUDE
             for i in range(1, _BLOCK):
-                largest = max(largest, bits[tile + _U(lane) + _U(i * LANES)] & _MAGNITUDE)
+                size = bits[tile + _U(lane) + _U(i * LANES)] & _MAGNITUDE
+                largest = size if size > largest else largest
             maxima[j + _U(lane)] = largest
         tile += _U(_TILE)
         j += _U(LANES)
@@ -144,7 +146,8 @@ def _token_maxima(maxima, largest):
     j = _U(LANES)
     for _ in range(maxima.size // LANES - 1):
         for lane in range(LANES):
-            largest[lane] = max(largest[lane], maxima[j + _U(lane)])
+            size = maxima[j + _U(lane)]
+            largest[lane] = size if size > largest[lane] else largest[lane]
         j += _U(LANES)
 
 
@@ -199,42 +202,69 @@ def _round_e2m1(z, factor, back):
         block += _U(LANES)
 
 
+class Scratch(NamedTuple):
+    """Working memory for tokens of K values, each array beside its view as integers.
+
+    Made outside of the compiled code: allocating and viewing there would be a tenth of what is compiled, and memory
+    that is new at each call costs more than the arithmetic.
+    """
+
+    z: np.ndarray
+    bits: np.ndarray
+    maxima: np.ndarray
+    maxima_bits: np.ndarray
+    factor: np.ndarray
+    largest: np.ndarray
+    largest_bits: np.ndarray
+    inverse: np.ndarray
+    scale: np.ndarray
+    scale_bits: np.ndarray
+    unit: np.ndarray
+    unit_bits: np.ndarray
+
+
+def scratch(size: int) -> Scratch:
+    """Memory for `quantize_rows` with K = size; of one thread at a time."""
+    blocks = size // _BLOCK
+    z, maxima, factor = (np.empty(count * LANES, _F) for count in (size, blocks, blocks))
+    largest, inverse, scale, unit = (np.empty(LANES, _F) for _ in range(4))
+    viewed = (z, maxima, largest, scale, unit)
+    bits, maxima_bits, largest_bits, scale_bits, unit_bits = (part.view(_I) for part in viewed)
+    return Scratch(
+        z, bits, maxima, maxima_bits, factor, largest, largest_bits, inverse, scale, scale_bits, unit, unit_bits
+    )
+
+
 @_entry
-def quantize_rows(x, out, block, four_bits, start, stop):
+def quantize_rows(x, out, block, four_bits, start, stop, work):
     """Tokens start..stop of x, rotated, rounded and scaled back: to NVFP4, or else to INT8.
 
     x, out: float32 (M, K), at least 32 tokens from start to stop, K a multiple of 16; `block` 1,
-    16, 32, 64 or 128. The last 32 tokens may be computed twice.
+    16, 32, 64 or 128; work: a `Scratch` for K. The last 32 tokens may be computed twice.
     """
-    blocks = x.shape[1] // _BLOCK
-    z = np.empty(x.shape[1] * LANES, _F)
-    bits = z.view(_I)
-    maxima_bits, factor = np.empty(blocks * LANES, _I), np.empty(blocks * LANES, _F)
-    maxima = maxima_bits.view(_F)
-    largest_bits, inverse = np.empty(LANES, _I), np.empty(LANES, _F)
-    largest = largest_bits.view(_F)
-    scale, unit = np.empty(LANES, _F), np.empty(LANES, _F)
-    scale_bits, unit_bits = scale.view(_I), unit.view(_I)
     norm = _F(1.0 / math.sqrt(block))
     top = _F(448) if four_bits else _F(127)
     first = start
     while first < stop:
-        first = min(first, stop - LANES)
-        _load(x, first, z)
-        _rotate(z, block)
-        _block_maxima(bits, maxima_bits)
-        _token_maxima(maxima_bits, largest_bits)
+        first = first if first + LANES < stop else stop - LANES
+        _load(x, first, work.z)
+        _rotate(work.z, block)
+        _block_maxima(work.bits, work.maxima_bits)
+        _token_maxima(work.maxima_bits, work.largest_bits)
         for lane in range(LANES):
-            amax = largest[lane] * norm if largest_bits[lane] < _EXPONENT else _NAN
-            inverse[lane] = _F(1) / (amax if amax > _TINY else _TINY) * top
-            largest[lane] = amax
+            amax = work.largest[lane] * norm if work.largest_bits[lane] < _EXPONENT else _NAN
+            work.inverse[lane] = _F(1) / (amax if amax > _TINY else _TINY) * top
+            work.largest[lane] = amax
         if four_bits:
-            _block_scales(maxima, unit, unit_bits, scale, scale_bits, factor, inverse, largest, norm)
-            _round_e2m1(z, factor, maxima)
+            _block_scales(
+                work.maxima, work.unit, work.unit_bits, work.scale, work.scale_bits, work.factor, work.inverse,
+                work.largest, norm,
+            )  # fmt: skip
+            _round_e2m1(work.z, work.factor, work.maxima)
         else:
             for lane in range(LANES):
-                inverse[lane] *= norm
-                scale[lane] = largest[lane] * _F(1.0 / 127.0)
-            _round_int8(z, inverse, scale)
-        _store(z, out, first)
+                work.inverse[lane] *= norm
+                work.scale[lane] = work.largest[lane] * _F(1.0 / 127.0)
+            _round_int8(work.z, work.inverse, work.scale)
+        _store(work.z, out, first)
         first += LANES

@@ -8,9 +8,9 @@ do it in one pass where Numba is installed; the twins here are plain PyTorch.
 from __future__ import annotations
 
 import functools
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
-from typing import Callable
 
 import torch
 
@@ -24,6 +24,9 @@ _EXPONENT_MASK = 0x7F800000
 # The loops work on 32 tokens at a time; a second thread pays from about 60 microseconds of work.
 _LANES = 32
 _ELEMENTS_PER_THREAD = 1 << 16
+# Working memory of a thread, by width: 32 tokens each.
+_WIDTHS = 8
+_memory = threading.local()
 
 
 def fake_quantize_int8(tokens: torch.Tensor, block: int, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -35,7 +38,7 @@ def fake_quantize_int8(tokens: torch.Tensor, block: int, out: torch.Tensor | Non
     loops = _loops_for(tokens)
     if loops is None:
         return fake_quantize_int8_torch(tokens, block)
-    return _share_rows(loops.quantize_rows, tokens, block, False, out=out)
+    return _share_rows(loops, tokens, block, False, out=out)
 
 
 def fake_quantize_int8_torch(tokens: torch.Tensor, block: int) -> torch.Tensor:
@@ -55,7 +58,7 @@ def fake_quantize_nvfp4(
     loops = None if four_over_six else _loops_for(tokens)
     if loops is None:
         return fake_quantize_nvfp4_torch(tokens, block, four_over_six)
-    return _share_rows(loops.quantize_rows, tokens, block, True, out=out)
+    return _share_rows(loops, tokens, block, True, out=out)
 
 
 def fake_quantize_nvfp4_torch(tokens: torch.Tensor, block: int, four_over_six: bool = False) -> torch.Tensor:
@@ -100,23 +103,38 @@ def _import_loops() -> ModuleType | None:
 
 
 def _share_rows(
-    rows: Callable[..., None], tokens: torch.Tensor, *how: int | bool, out: torch.Tensor | None
+    loops: ModuleType, tokens: torch.Tensor, block: int, four_bits: bool, out: torch.Tensor | None
 ) -> torch.Tensor:
-    """Run `rows(x, out, *how, start, stop)` over all tokens, shared among PyTorch's number of threads."""
+    """All tokens through `loops.quantize_rows`, shared among PyTorch's number of threads."""
     tokens = tokens.detach().to(torch.float32).contiguous()
     result = torch.empty_like(tokens) if out is None else out
     arrays = tokens.numpy(), result.numpy()
     count, size = tokens.shape
+
+    def part(start: int, stop: int) -> None:
+        loops.quantize_rows(*arrays, block, four_bits, start, stop, _scratch(loops, size))
+
     parts = max(1, min(torch.get_num_threads(), count * size // _ELEMENTS_PER_THREAD, count // (2 * _LANES)))
     step = -(-count // (parts * _LANES)) * _LANES
     # The loops go back to a full 32 tokens at the end, so no part may be shorter.
     edges = [start for start in range(0, count, step) if count - start >= _LANES] + [count]
     spans = list(zip(edges, edges[1:]))
-    others = [_helpers().submit(rows, *arrays, *how, *span) for span in spans[1:]]
-    rows(*arrays, *how, *spans[0])
+    others = [_helpers().submit(part, *span) for span in spans[1:]]
+    part(*spans[0])
     for other in others:
         other.result()
     return result
+
+
+def _scratch(loops: ModuleType, size: int):
+    """This thread's working memory for tokens of `size` values."""
+    held = _memory.__dict__
+    if size not in held:
+        # The widths of one model are few; those of the model before are let go.
+        if len(held) >= _WIDTHS:
+            held.clear()
+        held[size] = loops.scratch(size)
+    return held[size]
 
 
 @functools.cache

@@ -39,7 +39,7 @@ def gelu_tanh(x, COARSE: tl.constexpr):
     return y
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "tokens"])
 def _gelu_quantize_kernel(
     x, codes, scales, token_scale, absmax, abssum, rows, tokens, x_batch, x_token,
     TOKENS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, KIND: tl.constexpr,

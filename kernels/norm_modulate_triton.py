@@ -55,7 +55,8 @@ def _modulation_kernel(
     tl.store(offset + place, addend, mask=mask)
 
 
-@triton.jit
+# Lengths change nothing that the compiler could use: no other kernel for each of them.
+@triton.jit(do_not_specialize=["tokens", "other_tokens", "total", "first"])
 def _norm_modulate_kernel(
     x, other, gain, offset, codes, scales, token_scale, absmax, abssum,
     tokens, other_tokens, total, first, x_batch, x_token, other_batch, other_token, eps,

@@ -15,7 +15,7 @@ from kernels.triton_quantize import STORE_INT8, STORE_NVFP4, STORE_NVFP4_FAST, S
 from kernels.triton_rows import load_row
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _quantize_kernel(
     x, codes, scales, token_scale, absmax, abssum, rows, x_token,
     TOKENS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, KIND: tl.constexpr,
