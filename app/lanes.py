@@ -9,12 +9,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
+from app.i18n import plain
 from app.models import shared
 from app.zero import on_gpu
-from engine.settings import Policy
+from engine.settings import BREAK_IT, Policy, needs_calibration
+
+
+class Limits(NamedTuple):
+    """The most that a run may take here. Defaults that only the model knows are held to them too, once it tells them."""
+
+    steps: int
+    pixels: int
+    frames: int
+
+    def check(self, started, lang: str) -> None:
+        """Raise ValueError for a run (`engine.stream.Started`) beyond a limit."""
+        if started.height * started.width > self.pixels:
+            raise ValueError(plain(lang, "lab.refuse.pixels", most=f"{self.pixels:,}", width=started.width, height=started.height))
+        for name, most in (("steps", self.steps), ("frames", self.frames)):
+            given = getattr(started, name)
+            if given > most:
+                raise ValueError(plain(lang, "lab.refuse.whole", name=plain(lang, f"lab.field.{name}").lower(), low=1,
+                                       high=f"{most:,}", given=given))
 
 
 @dataclass(frozen=True)
@@ -50,12 +69,31 @@ class RunWish:
     frames: int | None = None
     first_alone: bool = False
     lang: str = "en"
+    limits: Limits | None = None
+
+    def measuring(self) -> RunWish:
+        """The same, its reference run first and with every signal measured, so that the policy can be calibrated by it."""
+        return replace(self, lanes=(replace(self.lanes[0], probe=True), *self.lanes[1:]), first_alone=True)
+
+    def needs_measuring(self, calibration) -> bool:
+        """The policy asks a predictor that the model does not have yet, and a reference run beside it can give it one."""
+        beside = len(self.lanes) == 2 and self.lanes[0].is_reference
+        return calibration is None and beside and needs_calibration(self.lanes[-1].policy)
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments of `engine.generate` that are not per lane."""
         given = {"seed": self.seed, "steps": self.steps, "guidance": self.guidance, "height": self.height,
                  "width": self.width, "frames": self.frames, "negative_prompt": self.negative or None}
         return {name: value for name, value in given.items() if value is not None}
+
+
+def lanes_for(policy: Policy, mode: str, probe: bool) -> tuple[LaneWish, ...]:
+    """The lanes of a run in the page's mode "race", "cached" or "sixbit". "Break it" is shown beside the sound setting;
+    everything else beside the model as it is."""
+    if mode == "sixbit" and not probe:
+        return (LaneWish("b", policy),)
+    beside = "sixbit" if policy == BREAK_IT and mode == "race" and not probe else "fp16"
+    return LaneWish("a", Policy.preset(beside), probe=probe), LaneWish("b", policy)
 
 
 @dataclass(frozen=True)
@@ -79,7 +117,7 @@ def drive(wish: RunWish) -> Iterator[Beat]:
 
     Raises ValueError (one sentence) before any work for what cannot be run, RuntimeError for what broke on the way.
     """
-    from engine.stream import Finished, generate
+    from engine.stream import Finished, Started, generate
 
     loaded = shared().get(wish.model, wish.lang)
     used = {lane.pane: 0.0 for lane in wish.lanes}
@@ -98,6 +136,8 @@ def drive(wish: RunWish) -> Iterator[Beat]:
             if event is None:
                 running.pop(pane).close()
                 continue
+            if wish.limits is not None and isinstance(event, Started):
+                wish.limits.check(event, wish.lang)
             yield Beat(pane, event, used[pane])
             if isinstance(event, Finished) and event.trace.meta.probe:
                 _calibrate(loaded, event.trace)

@@ -67,6 +67,13 @@ def preset_of(policy: Policy) -> str:
     return "break" if policy == BREAK_IT else preset_name(policy) or ""
 
 
+def label_of(policy: Policy | None) -> str:
+    """The text key that names a pane by what decides in it; None is the model as it is."""
+    name = "fp16" if policy is None else preset_of(policy)
+    shown = {"fp16": "lab.race.fp16", "sixbit": "lab.race.policy", "break": "lab.race.broken_policy", "": "lab.race.own"}
+    return shown.get(name, f"lab.preset.{name}")
+
+
 _kept: "weakref.WeakKeyDictionary[Trace, dict]" = weakref.WeakKeyDictionary()
 
 
@@ -167,7 +174,8 @@ def look(source: Source, wish: Wish, lang: str, rivals: dict[str, Source | None]
         "policy": wish.policy.to_dict(), "preset": policy_preset, "presets": list(PRESET_ORDER),
         "source": source.key,
         "about": {"title": source.title, "prompt": source.prompt, "seed": source.seed, "key": source.key,
-                  "signals": source.signals is not None},
+                  "signals": source.signals is not None,
+                  "videos": {pane: label_of(policy) for pane, policy in source.lanes.items() if pane in source.video}},
         "warning": _warning(wish.policy, source, lang),
         "measure": pair.shown.meta.replay == "partial" or (needs_calibration(wish.policy) and calibration_of(source) is None),
     }

@@ -6,16 +6,19 @@ so it is stock until a run says otherwise, and runs do not share anything that c
 
 from __future__ import annotations
 
+import gc
 import json
-import shutil
+import sys
 import threading
 from collections import OrderedDict
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from app.i18n import plain
 from app.look_words import size
-from app.settings import EMBEDDED, EMBEDDED_NAME, ROOT, Settings
+from app.settings import EMBEDDED, EMBEDDED_NAME, Settings
 
 
 class Refused(ValueError):
@@ -36,7 +39,16 @@ class Models:
 
     def __init__(self, settings: Settings):
         self._settings, self._lock, self._kept = settings, threading.Lock(), OrderedDict()
-        self.progress: tuple[str, int, int] | None = None      # (stage, done, total) of the model being loaded
+        self._coming: dict[str, Future[Loaded]] = {}
+        self._told: dict[str, tuple[str, int, int]] = {}
+        # Two large models at once may not fit into the memory; the embedded one must never wait for one of them.
+        self._turns = {True: threading.Lock(), False: threading.Lock()}
+
+    @property
+    def progress(self) -> tuple[str, int, int] | None:
+        """(stage, done, total) of the model that began to load last; None while none loads."""
+        with self._lock:
+            return next(reversed(self._told.values()), None)
 
     def resolve(self, wish: str, lang: str) -> str:
         """The folder or hub id behind a wish. Raises Refused for what this page does not offer."""
@@ -49,38 +61,86 @@ class Models:
             raise Refused(plain(lang, "lab.model.refused", names=", ".join(self._settings.models)))
         return wish
 
-    def ready(self, wish: str, lang: str) -> bool:
-        """Whether a model is in memory already."""
-        return self.resolve(wish, lang) in self._kept
+    def kept(self, wish: str, lang: str) -> Loaded | None:
+        """A model that is in memory already, or None."""
+        return self._kept.get(self.resolve(wish, lang))
 
-    def get(self, wish: str, lang: str) -> Loaded:
-        """Load and attach, or return what is loaded. One at a time: a second caller waits for the first."""
+    def start(self, wish: str, lang: str) -> Future[Loaded]:
+        """Begin to load and attach, once for everybody who asks; done at once for what is in memory."""
         source = self.resolve(wish, lang)
         with self._lock:
             if source in self._kept:
                 self._kept.move_to_end(source)
-                return self._kept[source]
-            from engine.attach import attach
-            from engine.load import load
+                ready: Future[Loaded] = Future()
+                ready.set_result(self._kept[source])
+                return ready
+            if source not in self._coming:
+                self._coming[source] = Future()
+                threading.Thread(target=self._bring, args=(source,), name="lab-load", daemon=True).start()
+            return self._coming[source]
 
-            try:
-                pipe = load(source, progress=self._teller("load"))
-                handle = attach(pipe, progress=self._teller("pack"))
-            finally:
-                self.progress = None
-            name = EMBEDDED_NAME if source == str(EMBEDDED) else Path(source).name
-            loaded = Loaded(pipe, name, handle, source == str(EMBEDDED))
-            self._kept[source] = loaded
-            others = [key for key in self._kept if key != str(EMBEDDED)]
-            for key in others[:-1]:
+    def get(self, wish: str, lang: str) -> Loaded:
+        """Load and attach, or return what is loaded. Raises what loading raised, in one sentence."""
+        return self.start(wish, lang).result()
+
+    def _bring(self, source: str) -> None:
+        embedded = source == str(EMBEDDED)
+        found, error = None, None
+        try:
+            with self._turns[embedded]:
+                found = self._load(source, embedded)
+        except Exception as raised:
+            error = raised
+        with self._lock:
+            self._told.pop(source, None)
+            future = self._coming.pop(source)
+            if found is not None:
+                self._kept[source] = found
+        if found is not None:
+            future.set_result(found)
+        else:
+            future.set_exception(error)
+
+    def _load(self, source: str, embedded: bool) -> Loaded:
+        from engine.attach import attach
+        from engine.load import load
+
+        def tell(stage: str, done: int, total: int) -> None:
+            with self._lock:
+                self._told[source] = stage, done, total
+            if not embedded and (stage, done) == ("load", 1):          # its folder was looked at: it will be loaded
+                self._make_room()
+
+        pipe = load(source, progress=partial(tell, "load"))
+        handle = attach(pipe, progress=partial(tell, "pack"))
+        return Loaded(pipe, EMBEDDED_NAME if embedded else Path(source).name, handle, embedded)
+
+    def _make_room(self) -> None:
+        """Let go of the large model that is kept, before the next one takes its memory."""
+        import torch
+
+        with self._lock:
+            for key in [key for key in self._kept if key != str(EMBEDDED)]:
                 del self._kept[key]
-            return loaded
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
-    def _teller(self, stage: str):
-        def tell(done: int, total: int) -> None:
-            self.progress = stage, done, total
+    def text_length(self, wish: str, lang: str) -> int | None:
+        """Text tokens that a model was built for, from what is loaded or its folder; None where neither tells."""
+        try:
+            loaded, source = self.kept(wish, lang), Path(self.resolve(wish, lang))
+        except Refused:
+            return None
+        if loaded is not None:
+            from engine.request import text_length
 
-        return tell
+            return text_length(loaded.pipe)
+        try:
+            config = json.loads((source / "transformer" / "config.json").read_text(encoding="utf-8"))
+            return int(config["max_text_seq_length"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def fits(self, wish: str, lang: str) -> str:
         """One sentence on what the model would take here, from the files' headers alone."""
@@ -90,9 +150,12 @@ class Models:
         weights = sum(f.stat().st_size for f in source.rglob("*.safetensors"))
         inner = sum(f.stat().st_size for f in source.glob("transformer*/*.safetensors"))
         packed = weights - inner + inner * 9 / 32          # 4.5 bits of 16
-        free = free_bytes()
-        key = "lab.model.fits" if free > weights * 1.3 else "lab.model.fits_not"
-        said = plain(lang, key, weights=size(weights), packed=size(packed), free=size(free))
+        taken, free = {"weights": size(weights), "packed": size(packed)}, free_bytes()
+        if free is None:
+            said = plain(lang, "lab.model.size", **taken)
+        else:
+            key = "lab.model.fits" if free > weights * 1.3 else "lab.model.fits_not"
+            said = plain(lang, key, **taken, free=size(free))
         cache = cache_bytes(source)
         return f'{said} {plain(lang, "lab.model.cache", cache=size(cache))}' if cache else said
 
@@ -124,18 +187,16 @@ def shared(settings: Settings | None = None) -> Models:
     return _shared
 
 
-def free_bytes() -> int:
-    """Memory free for a model: of the GPU where torch is loaded and has one, else of the machine."""
-    import sys
-
+def free_bytes() -> int | None:
+    """Memory free for a model: of the GPU where torch is loaded and has one, else of the machine; None where unknown."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return int(torch.cuda.mem_get_info()[0])
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration, ValueError):
-        return int(shutil.disk_usage(ROOT).free)
+        import psutil
+    except ImportError:
+        return None
+    return int(psutil.virtual_memory().available)
 
 
 def vocabulary() -> dict[str, Any] | None:

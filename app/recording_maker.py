@@ -20,6 +20,8 @@ from app.recordings import PANES, VERSION, read
 from app.settings import EMBEDDED, RECORDINGS
 from engine.settings import Policy
 
+WARMING = 8          # steps of an unrecorded lap: enough that blocks are skipped and recomputed too
+
 
 class Lap:
     """One run, drained: its times, preview clips, frames and trace."""
@@ -38,7 +40,20 @@ class Lap:
                     self.clips.append(event.preview)
             elif isinstance(event, Finished):
                 self.finished = event
-        self.seconds = float(sum(self.finished.seconds.values()))
+        self.stages = {name: float(value) for name, value in self.finished.seconds.items()}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the whole run, by its stages."""
+        return sum(self.stages.values())
+
+
+def share_decoding(*laps: Lap) -> None:
+    """Give all laps the mean of their decoding times: it is the same work after either lane's last step, and what one
+    lane happened to meet on the machine there says nothing about a policy."""
+    mean = sum(lap.stages["decode"] for lap in laps) / len(laps)
+    for lap in laps:
+        lap.stages["decode"] = mean
 
 
 def write(folder: Path, *, prompt: str, seed: int, policy: Policy, reference: Lap, run: Lap, probe, psnr: float,
@@ -55,7 +70,7 @@ def write(folder: Path, *, prompt: str, seed: int, policy: Policy, reference: La
             data, final = sprites.book([lap.finished.frames], 90)
             (building / f"{pane}-final.webp").write_bytes(data)
             panes[pane] = {"times": lap.times, "seconds": round(lap.seconds, 3), "sheet": shape, "final": final,
-                           "ticks": ticks.get(pane, []), "stages": lap.finished.seconds}
+                           "ticks": ticks.get(pane, []), "stages": lap.stages}
         _videos(building, reference, run)
         run.finished.trace.save(building / "run.parquet")
         if probe is not None:
@@ -69,12 +84,26 @@ def write(folder: Path, *, prompt: str, seed: int, policy: Policy, reference: La
         }
         (building / "recording.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
         read(building)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(building, folder)
-        folder.chmod(0o755)
+        building.chmod(0o755)
+        _exchange(building, folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def _exchange(made: Path, folder: Path) -> None:
+    """Put a finished folder in place; the old one goes only once the new one is there."""
+    if not folder.exists():
+        os.replace(made, folder)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=".old-", dir=folder.parent)) / folder.name
+    os.replace(folder, aside)
+    try:
+        os.replace(made, folder)
+    except OSError:
+        os.replace(aside, folder)
+        raise
+    finally:
+        shutil.rmtree(aside.parent, ignore_errors=True)
 
 
 def _videos(building: Path, reference: Lap, run: Lap) -> None:
@@ -86,7 +115,11 @@ def _videos(building: Path, reference: Lap, run: Lap) -> None:
 
 def make(slug: str, prompt: str, seed: int, *, policy: Policy, model: str = "", folder: Path = RECORDINGS,
          title: str = "", order: int = 99, steps: int | None = None) -> Path:
-    """Run the reference, the policy and a probe, and write the recording. Returns its folder."""
+    """Run the reference, the policy and a probe, and write the recording. Returns its folder.
+
+    Before them each policy runs a few steps that are not recorded: first allocations, loaded code and unpacked weights
+    would otherwise count as time of whichever lane comes first.
+    """
     from app.readback import ticks as read_ticks
     from engine.attach import attach
     from engine.load import load
@@ -97,8 +130,11 @@ def make(slug: str, prompt: str, seed: int, *, policy: Policy, model: str = "", 
     pipe = load(model or str(EMBEDDED))
     attach(pipe)
     settings = {"seed": seed, "steps": steps}
+    for warming in (Policy.preset("fp16"), policy):
+        Lap(pipe, prompt, warming, seed=seed, steps=min(steps or WARMING, WARMING))
     reference = Lap(pipe, prompt, Policy.preset("fp16"), **settings)
     run = Lap(pipe, prompt, policy, **settings)
+    share_decoding(reference, run)
     probe = Lap(pipe, prompt, Policy.preset("fp16"), probe=True, previews=False, **settings)
     ticks = {pane: read_ticks(lap.finished.frames, prompt) for pane, lap in zip(PANES, (reference, run))}
     near = psnr(run.finished.frames, reference.finished.frames)

@@ -12,18 +12,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from app.lanes import RunWish
+from app.reels import Reel
 
 BUDGET = 256 * 2**20
 
 
 class Reference(NamedTuple):
-    """A finished FP16 run: frames uint8 (F, H, W, 3), its trace, compute seconds, ticks, and its last sheet."""
+    """A finished FP16 run: frames uint8 (F, H, W, 3), its trace, compute seconds, ticks, and its pane's reel."""
 
     frames: np.ndarray
     trace: Any
     seconds: float
     ticks: list[dict]
     steps: int
+    reel: Reel | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its pictures."""
+        return self.frames.nbytes + (self.reel.nbytes if self.reel else 0)
 
 
 def key(wish: RunWish) -> tuple:
@@ -50,5 +57,5 @@ class References:
         with self._lock:
             self._held[key(wish)] = reference
             self._held.move_to_end(key(wish))
-            while len(self._held) > 1 and sum(r.frames.nbytes for r in self._held.values()) > self._budget:
+            while len(self._held) > 1 and sum(r.nbytes for r in self._held.values()) > self._budget:
                 self._held.popitem(last=False)

@@ -15,6 +15,7 @@ from engine.settings import Policy
 from engine.trace import Trace
 
 LIMIT = 64          # sessions kept; the one unused for longest goes first
+OWN, OWN_BYTES = 3, 256 * 2**20          # runs of its own that a tab keeps, and what their pictures may take
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Source:
     trace: the run under `policy`. signals: a run of the same prompt with everything observed (a probe), or None.
     reference: the FP16 run's own trace, for its speed.
     race: what the panes need to play it again. seconds: {"reference": s, "run": s} of whole runs where measured.
-    psnr: dB against the reference. ticks: {"a": [...], "b": [...]} as the panes show them. video: {pane: frames or path}.
+    beside: the policy of pane a, None for the model as it is. psnr: dB against the reference. video: {pane: frames or path}. reels: {pane: `app.reels.Reel`} of a run made here.
     """
 
     key: str
@@ -41,27 +42,78 @@ class Source:
     machine: str = ""
     model: str = ""
     seed: int | None = None
+    reels: dict[str, Any] = field(default_factory=dict)
+    beside: Policy | None = None
+
+    @property
+    def lanes(self) -> dict[str, Policy | None]:
+        """What decides in each pane; None: the model as it is."""
+        return {"a": self.beside, "b": self.policy}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the pictures that are held in memory for this source."""
+        frames = sum(getattr(held, "nbytes", 0) for held in self.video.values())
+        return frames + sum(reel.nbytes for reel in self.reels.values())
 
 
 @dataclass
 class Session:
-    """The state of one tab."""
+    """The state of one tab. `own` are the runs made in it, the newest first."""
 
     key: str = ""
     current: Source | None = None
     previous: Source | None = None
     file: Source | None = None
+    own: tuple[Source, ...] = ()
     stop: threading.Event = field(default_factory=threading.Event)
     running: bool = False
     live: Any = None          # (grid, policy, trace so far) of the run in progress
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    model: str = "tiny"
+    stopped: str | None = None          # the run that the visitor stopped last, which may not have begun yet
+    _run: str = ""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, run: str) -> bool:
+        """Take the tab for a run; False while another run has it. A stop that came before its run is kept."""
+        with self._lock:
+            if self.running:
+                return False
+            self.running, self._run = True, run
+            if self.stopped == run:
+                self.stop.set()
+            else:
+                self.stop.clear()
+            return True
+
+    def end(self) -> None:
+        """Give the tab back."""
+        self.running = False
+
+    def halt(self, run: str = "") -> None:
+        """Stop a run by its name, or whichever is going; one that has not begun yet will end at once."""
+        with self._lock:
+            self.stopped = run or self._run
+            if self.stopped == self._run:
+                self.stop.set()
 
     def show(self, source: Source) -> None:
         """Make a source the one on the page; the one before it stays for comparison."""
         if self.current is not None and self.current.key != source.key:
             self.previous = self.current
         self.current = source
+
+    def keep(self, source: Source) -> None:
+        """Keep a run of this tab, and show it; the oldest ones make room."""
+        kept = [source, *(held for held in self.own if held.key != source.key)][:OWN]
+        while len(kept) > 1 and sum(held.nbytes for held in kept) > OWN_BYTES:
+            kept.pop()
+        self.own = tuple(kept)
+        self.show(source)
+
+    def find(self, key: str | None) -> Source | None:
+        """A run or file of this tab by its key."""
+        held = (self.current, self.previous, self.file, *self.own)
+        return next((source for source in held if source is not None and source.key == key), None)
 
 
 class Sessions:
@@ -73,6 +125,8 @@ class Sessions:
     def get(self, key: str) -> Session:
         """The session of a tab, made on first sight. Keys are opaque and cut to a sane length."""
         key = str(key or "")[:64]
+        if not key:
+            return Session()              # a page that has no name yet shares nothing with another one
         with self._lock:
             session = self._all.get(key)
             if session is None:

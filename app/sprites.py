@@ -20,7 +20,7 @@ WIDEST = 16_383        # pixels, a limit of the WebP format
 def sheet(frames: np.ndarray, quality: int = QUALITY) -> dict[str, Any]:
     """uint8 (F, h, w, 3) → {"src": data URI, "w", "h", "n"}: one row of frames."""
     picture = _row(frames)
-    return {"src": _uri(picture, quality), **_shape(frames)}
+    return {"src": uri(encode(picture, quality)), **_shape(frames)}
 
 
 def book(clips: list[np.ndarray], quality: int = QUALITY) -> tuple[bytes, dict[str, int]]:
@@ -64,5 +64,6 @@ def _shape(frames: np.ndarray) -> dict[str, int]:
     return {"w": fitted.shape[2], "h": fitted.shape[1], "n": fitted.shape[0]}
 
 
-def _uri(picture: np.ndarray, quality: int) -> str:
-    return "data:image/webp;base64," + base64.b64encode(encode(picture, quality)).decode()
+def uri(data: bytes) -> str:
+    """WebP bytes as an address that needs no file."""
+    return "data:image/webp;base64," + base64.b64encode(data).decode()

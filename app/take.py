@@ -10,14 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
+from app.i18n import plain
 from app.look import preset_of
 from app.session import Source
 from engine.settings import PRESETS, Policy
 from engine.trace import Trace, TraceError
 
 
-def python_code(policy: Policy, model: str, prompt: str, seed: int | None) -> str:
-    """The two-line promise with this very policy, as code that runs."""
+def python_code(policy: Policy, source: Source, text_length: int | None = None) -> str:
+    """The two-line promise with this very policy, as code that runs and makes the clip that was seen: what the run took
+    from the model's own defaults is written out, because a stock pipeline has others. text_length: text tokens that the
+    model was built for (`Models.text_length`), where known."""
     name = preset_of(policy)
     if name in PRESETS:
         made = f'Policy.preset("{name}")'
@@ -26,7 +29,13 @@ def python_code(policy: Policy, model: str, prompt: str, seed: int | None) -> st
         changed = [f"{f.name}={getattr(policy, f.name)!r}" for f in fields(Policy)
                    if getattr(policy, f.name) != getattr(plain, f.name)]
         made = f"Policy({', '.join(changed)})"
-    folder = "assets/tiny" if model in ("", "tiny") else model
+    folder = "assets/tiny" if source.model in ("", "tiny") else source.model
+    meta, seed = source.trace.meta, source.seed
+    wanted = {"negative_prompt": meta.negative_prompt or None, "num_inference_steps": meta.steps or None,
+              "guidance_scale": meta.guidance, "height": meta.height, "width": meta.width, "num_frames": meta.frames,
+              "max_sequence_length": text_length}
+    call = [repr(source.prompt), *(f"{name}={value!r}" for name, value in wanted.items() if value is not None)]
+    call += [] if seed is None else [f"generator=torch.Generator().manual_seed({seed})"]
     seeded = [] if seed is None else ["import torch", ""]
     return "\n".join([
         *seeded,
@@ -37,13 +46,11 @@ def python_code(policy: Policy, model: str, prompt: str, seed: int | None) -> st
         "attach(pipe, policy=policy)        # plain pipe(...) calls follow the policy from here on",
         "",
         "with record(pipe, policy) as run:        # only needed to keep a trace",
-        f"    frames = pipe({prompt!r}{_generator(seed)}).frames",
+        "    frames = pipe(",
+        *(f"        {argument}," for argument in call),
+        "    ).frames",
         'run.trace.save("run.parquet")',
     ])
-
-
-def _generator(seed: int | None) -> str:
-    return "" if seed is None else f", generator=torch.Generator().manual_seed({seed})"
 
 
 def package(source: Source, kind: str, policy: Policy) -> tuple[str, str, bytes] | None:
@@ -61,7 +68,8 @@ def package(source: Source, kind: str, policy: Policy) -> tuple[str, str, bytes]
 
 def _video(source: Source, pane: str) -> tuple[str, str, bytes] | None:
     held = source.video.get(pane)
-    name = "fp16.mp4" if pane == "a" else "sixbit.mp4"
+    policy = source.lanes[pane]
+    name = f'{"fp16" if policy is None else preset_of(policy) or "own"}.mp4'
     if isinstance(held, Path):
         return (name, "video/mp4", held.read_bytes()) if held.exists() else None
     if isinstance(held, np.ndarray):
@@ -92,7 +100,7 @@ def encoded(found: tuple[str, str, bytes]) -> dict[str, str]:
     return {"name": name, "type": media, "data": base64.b64encode(data).decode()}
 
 
-def opened(path: str, name: str, *, upload_folder: str, max_bytes: int, max_rows: int) -> Trace | Policy:
+def opened(path: str, name: str, *, upload_folder: str, max_bytes: int, max_rows: int, lang: str = "en") -> Trace | Policy:
     """Read an uploaded trace (.parquet) or policy (.json).
 
     The path comes from a browser, so only files inside the upload folder are read. Raises ValueError (TraceError,
@@ -100,11 +108,12 @@ def opened(path: str, name: str, *, upload_folder: str, max_bytes: int, max_rows
     """
     real = Path(os.path.realpath(path))
     if not real.is_file() or not real.is_relative_to(os.path.realpath(upload_folder)):
-        raise ValueError("Expected an uploaded file; got another path. Choose the file again.")
+        raise ValueError(plain(lang, "lab.take.elsewhere"))
     if real.stat().st_size > max_bytes:
-        raise TraceError(f"Expected a file of at most {max_bytes / 1e6:.0f} MB; this one has {real.stat().st_size / 1e6:.0f} MB.")
+        sizes = {"limit": f"{max_bytes / 1e6:.0f}", "size": f"{real.stat().st_size / 1e6:.0f}"}
+        raise TraceError(plain(lang, "lab.take.too_big", **sizes))
     if real.suffix.lower() == ".json":
         return Policy.load(real)
     if real.suffix.lower() == ".parquet":
         return Trace.load(real, max_bytes, max_rows)
-    raise ValueError(f"Expected a trace (.parquet) or a policy (.json); got {name[:80]!r}.")
+    raise ValueError(plain(lang, "lab.take.unknown", name=name[:80]))

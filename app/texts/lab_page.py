@@ -67,7 +67,8 @@ TEXTS = {
         "lab.race.again": "Play the race again",
         "lab.race.broken": "A preview could not be shown; the run itself goes on.",
         "lab.race.recorded": "A recorded race, played {speed}× as fast as it ran.",
-        "lab.race.from_cache": "The reference comes from an earlier run of the same prompt and seed.",
+        "lab.race.no_video": "No video was kept with this run.",
+        "lab.race.replayed": "Your own run again, played {speed}× as fast as it ran.",
         "lab.race.cached": "kept from an earlier run",
     },
     "zh-CN": {
@@ -136,7 +137,8 @@ TEXTS = {
         "lab.race.again": "重播竞速",
         "lab.race.broken": "有一帧预览无法显示；运行仍在继续。",
         "lab.race.recorded": "录制的竞速，以实际速度的 {speed} 倍播放。",
-        "lab.race.from_cache": "参考视频来自相同提示词与种子的先前运行。",
+        "lab.race.no_video": "此运行没有保存视频。",
+        "lab.race.replayed": "重播你自己的运行，以实际速度的 {speed} 倍播放。",
         "lab.race.cached": "取自先前运行",
     },
 }

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
 import secrets
 import threading
@@ -26,8 +25,8 @@ from app.gate import Full, Gate
 from app.lanes import drive
 from app.session import Source
 from app.views.lab_memory import Lab
-from app.views.lab_run import read_wish
 from app.views.lab_server import sentence
+from app.views.lab_wish import read_wish
 from engine.cost import report
 from engine.replay import replay as decide_anew
 from engine.settings import Policy
@@ -80,11 +79,11 @@ def wire(lab: Lab, gate: Gate) -> None:
             policy: A policy as JSON; where given, it replaces the preset.
 
         Returns:
-            run (a name for /replay and /trace), seed, report (bits, shares, seconds), video (an mp4 as base64).
+            run (a name for /replay and /trace), seed, report (bits, shares, compute_seconds without waiting), video (an mp4 as base64).
         """
         ask = {"prompt": prompt, "seed": seed, "steps": steps, "preset": preset, "mode": "sixbit"}
         try:
-            ask["policy"] = json.loads(policy) if policy.strip() else None
+            ask["policy"] = Policy.from_json(policy).to_dict() if policy.strip() else None
             wish = read_wish(lab, ask, "en")
             source = _made(lab, gate, wish)
         except Full:
@@ -107,7 +106,7 @@ def wire(lab: Lab, gate: Gate) -> None:
         """
         source = find(run)
         try:
-            drafted = decide_anew(source.signals or source.trace, Policy.from_json(policy))
+            drafted = decide_anew(source.signals or source.trace, Policy.from_json(policy), looks.calibration_of(source))
         except (ValueError, RuntimeError) as error:
             raise gr.Error(sentence(error, "en")) from None
         return {"replay": drafted.meta.replay, "report": _figures(drafted)}
@@ -149,7 +148,7 @@ def _made(lab: Lab, gate: Gate, wish) -> Source:
 
 
 def _plain(source: Source) -> dict[str, Any]:
-    return {**_figures(source.trace), "wall_seconds": round(source.seconds["run"], 3),
+    return {**_figures(source.trace), "compute_seconds": round(source.seconds["run"], 3),
             "preset": looks.preset_of(source.policy), "policy": source.policy.to_dict()}
 
 

@@ -1,4 +1,4 @@
-"""The Lab's memory on the server: sessions, recordings, models, and how long runs take here."""
+"""The Lab's memory on the server: sessions, recordings, models, references, and how long runs took here."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import threading
 from typing import Any
 
 from app import look as looks
+from app import reels
 from app.machine import describe
 from app.models import Models
 from app.recordings import Recording
+from app.references import References
 from app.session import Session, Sessions, Source
 from app.settings import Settings
 from engine.settings import Policy
@@ -30,7 +32,8 @@ class Lab:
         self.sessions = Sessions()
         self._sources: dict[str, Source] = {}
         self._lock = threading.Lock()
-        self.timing: dict[str, float] = {}
+        self.timing: dict[Any, Any] = {}          # what runs took here, kept by `app.views.lab_estimate`
+        self.references = References()
         self._material: Any = None
         self._warming = False
 
@@ -47,9 +50,9 @@ class Lab:
 
     def source(self, session: Session, key: str | None) -> Source:
         """The run that the page looks at. Raises Gone where it is not kept any more."""
-        for held in (session.current, session.previous, session.file):
-            if held is not None and held.key == key:
-                return held
+        held = session.find(key)
+        if held is not None:
+            return held
         if key in self.recordings:
             return self.recorded(key)
         if session.current is not None and not key:
@@ -92,17 +95,6 @@ class Lab:
         """What this machine is, for the label of a measurement."""
         return describe()
 
-    def remember(self, progress) -> None:
-        """Keep the times of a finished run, for the next honest estimate."""
-        b, a = progress.main, progress.panes.get("a")
-        if not b.times:
-            return
-        stages = sum(b.stages.values()) if b.stages else b.seconds
-        update = {"steps": float(b.total), "run_step": b.times[-1] / max(1, b.total), "fixed": max(0.0, stages - b.times[-1])}
-        if a is not None and a.times and progress.beside_reference and not progress.wish.lanes[0].probe:
-            update["reference_step"] = a.times[-1] / max(1, a.total)
-        self.timing = {**self.timing, **update}
-
     def material(self) -> Any:
         """What the lessons are made of: the first recording, or what a page without recordings has."""
         from app.lessons.material import Film, Material
@@ -130,35 +122,23 @@ class Lab:
     def look(self, session: Session, source: Source, wish: looks.Wish, lang: str) -> dict[str, Any]:
         """The answer to "how does it look?"."""
         rivals = {"previous": session.previous, "file": session.file}
-        return looks.look(source, wish, lang, {k: s for k, s in rivals.items() if s is not None and s.key != source.key})
+        told = looks.look(source, wish, lang, {k: s for k, s in rivals.items() if s is not None and s.key != source.key})
+        told["about"]["own"] = [[held.key, held.title] for held in session.own]
+        return told
+
+
+def race_of(source: Source) -> dict[str, Any] | None:
+    """What the panes play when a source is opened: its recorded race, or the race of a run made here; None without one."""
+    if source.race is not None:
+        return labelled(source.race, source.policy)
+    made = reels.race(source.key, source.reels, float(source.trace.meta.fps or 8))
+    return made and {**made, "note": ["lab.race.replayed", {"speed": f"{made['speed']:g}"}]}
 
 
 def labelled(race: dict[str, Any] | None, policy: Policy) -> dict[str, Any] | None:
-    """A race with the keys of its words; the page puts them into its language."""
+    """A recorded race with the keys of its words; the page puts them into its language."""
     if race is None:
         return None
-    own = {"sixbit": "lab.race.policy", "break": "lab.race.broken_policy"}.get(looks.preset_of(policy), "lab.race.own")
-    names = {"a": ["lab.race.fp16", {}], "b": [own, {}]}
+    names = {"a": [looks.label_of(None), {}], "b": [looks.label_of(policy), {}]}
     panes = {key: {**pane, "label": names[key]} for key, pane in race["panes"].items()}
     return {**race, "panes": panes, "note": ["lab.race.recorded", {"speed": f"{race['speed']:g}"}]}
-
-
-def estimate(lab: Lab, ask: dict) -> float | None:
-    """Seconds that a run would take, from the last measured run of the kind on this machine; None where unknown."""
-    timing = lab.timing or from_recording(lab.default())
-    steps = ask.get("steps") or timing.get("steps")
-    reference, run = timing.get("reference_step"), timing.get("run_step")
-    if not steps or not run:
-        return None
-    lanes = {"sixbit": [run], "cached": [run]}.get(str(ask.get("mode")), [run, reference or run])
-    return round(float(steps) * sum(lanes) + timing.get("fixed", 0.0) * len(lanes), 1)
-
-
-def from_recording(source: Source | None) -> dict[str, float]:
-    """The times of a recorded race, until this machine has its own."""
-    if source is None or source.race is None:
-        return {}
-    a, b = (source.race["panes"][pane] for pane in "ab")
-    steps = len(b["times"])
-    return {"steps": float(steps), "run_step": b["times"][-1] / steps, "reference_step": a["times"][-1] / steps,
-            "fixed": b["seconds"] - b["times"][-1]}

@@ -12,9 +12,10 @@ from app import sprites
 from app.figures import grid as grids
 from app.i18n import plain, said
 from app.lanes import Beat, RunWish
-from app.look import payload, preset_of
+from app.look import label_of, payload
 from app.look_words import brief
 from app.readback import ticks as read_ticks
+from app.reels import Reel
 from app.references import Reference
 from app.session import Source
 from engine.trace import Trace, TraceMeta
@@ -38,8 +39,12 @@ class Pane:
     sent: bool = False
     note: str = ""
     times: list[float] = field(default_factory=list)
-    stages: dict = field(default_factory=dict)
-    memory: dict = field(default_factory=dict)
+    clips: list[np.ndarray | None] = field(default_factory=list)
+    reel: Reel | None = None           # what was kept of a pane that does not run now
+
+    def told(self) -> Reel:
+        """What plays this pane again."""
+        return self.reel or Reel(self.label, tuple(self.times), tuple(self.clips), self.seconds, self.frames, tuple(self.ticks))
 
 
 class Progress:
@@ -47,16 +52,16 @@ class Progress:
 
     def __init__(self, wish: RunWish, run_id: str, lang: str, held: Reference | None = None, calibration=None):
         self.wish, self.run_id, self.lang = wish, run_id, lang
-        self.panes = {lane.pane: Pane(_label(lane.pane, lane.policy), lane.policy) for lane in wish.lanes}
+        self.panes = {lane.pane: Pane(_label(lane.policy), lane.policy) for lane in wish.lanes}
         self.fps, self.started, self.urgent = 8.0, None, True
         self._blocks: list[pd.DataFrame] = []
         self._layers: list[pd.DataFrame] = []
         self._grid_steps, self._calibration, self.live = 0, calibration, None
         self.held = held
         if held is not None:
-            self.panes = {"a": Pane(_label("a", None), None, held.steps, held.steps, held.seconds, "done",
+            self.panes = {"a": Pane(_label(None), None, held.steps, held.steps, held.seconds, "done",
                                     final=sprites.sheet(held.frames, 90), ticks=held.ticks, frames=held.frames,
-                                    trace=held.trace, note=plain(lang, "lab.race.cached")), **self.panes}
+                                    trace=held.trace, note=plain(lang, "lab.race.cached"), reel=held.reel), **self.panes}
 
     @property
     def main(self) -> Pane:
@@ -70,6 +75,11 @@ class Progress:
     @property
     def finished(self) -> bool:
         return self.main.frames is not None
+
+    @property
+    def complete(self) -> bool:
+        """Every pane has its clip."""
+        return all(pane.frames is not None for pane in self.panes.values())
 
     @property
     def beside_reference(self) -> bool:
@@ -92,6 +102,7 @@ class Progress:
             first = pane.step == 0
             pane.step, pane.total = event.step + 1, event.steps
             pane.times.append(beat.used)
+            pane.clips.append(event.preview)
             if event.preview is not None:
                 pane.sheet = {**sprites.sheet(event.preview), "step": pane.step}
             if beat.pane == "b":
@@ -102,7 +113,6 @@ class Progress:
             pane.state = "decoding"
         elif kind == "Finished":
             pane.state, pane.frames, pane.trace = "done", event.frames, event.trace
-            pane.stages, pane.memory = dict(event.seconds), dict(event.memory)
             pane.final, pane.ticks = sprites.sheet(event.frames, 90), read_ticks(event.frames, self.wish.prompt)
 
     def event(self) -> dict[str, Any]:
@@ -144,17 +154,18 @@ class Progress:
         return {"sentence": " ".join([words, *(said(self.lang, warned) for warned in (self.started.warnings if self.started else ()))]), "tone": "info"}
 
     def stopped(self) -> dict[str, Any]:
-        """The last event of a run that was stopped: what was made so far stays."""
+        """The last event of a run that ended before its time: what was made so far stays."""
         for pane in self.panes.values():
             if pane.state != "done":
                 pane.state = "stopped"
         step = max((p.step for p in self.panes.values()), default=0)
-        return {**self.event(), "status": {"sentence": plain(self.lang, "lab.status.stopped", step=step), "tone": "info"}}
+        words = plain(self.lang, "lab.status.stopped", step=step) if step else plain(self.lang, "lab.status.stopped_early")
+        return {**self.event(), "status": {"sentence": words, "tone": "info"}}
 
     def reference(self) -> Reference:
         """The finished FP16 run, for later."""
         pane = self.panes["a"]
-        return Reference(pane.frames, pane.trace, pane.seconds, pane.ticks, pane.total)
+        return Reference(pane.frames, pane.trace, pane.seconds, pane.ticks, pane.total, pane.told())
 
     def source(self, machine: str) -> Source:
         """What the page looks at after the run."""
@@ -170,9 +181,10 @@ class Progress:
             seconds.pop("reference", None)       # measuring costs more than running: no fair time
         return Source(
             key=f"run:{self.run_id}", title=f"{self.wish.prompt} · {self.wish.seed}", prompt=self.wish.prompt,
-            policy=b.policy, trace=b.trace, signals=probe, reference=a.trace if "reference" in seconds else None,
+            policy=b.policy, beside=a.policy if a is not None else None, trace=b.trace, signals=probe, reference=a.trace if "reference" in seconds else None,
             seconds=seconds, psnr=psnr, machine=machine, model=self.wish.model, seed=self.wish.seed,
             video={k: p.frames for k, p in self.panes.items() if p.frames is not None},
+            reels={k: p.told() for k, p in self.panes.items() if p.frames is not None},
         )
 
     def partial(self) -> Source:
@@ -182,11 +194,12 @@ class Progress:
                       policy=self.main.policy, trace=trace, model=self.wish.model, seed=self.wish.seed)
 
     def _so_far(self) -> Trace:
+        run = self.started
         meta = TraceMeta(policy=self.main.policy.to_dict(), steps=self._grid_steps, seed=self.wish.seed,
-                         prompt=self.wish.prompt, calibration=self._calibration)
+                         prompt=self.wish.prompt, negative_prompt=self.wish.negative, calibration=self._calibration,
+                         guidance=run.guidance, height=run.height, width=run.width, frames=run.frames, fps=run.fps)
         return Trace(pd.concat(self._blocks, ignore_index=True), pd.concat(self._layers, ignore_index=True), meta)
 
 
-def _label(pane: str, policy) -> tuple[str, dict]:
-    name = preset_of(policy) if policy is not None else "fp16"
-    return {"fp16": "lab.race.fp16", "sixbit": "lab.race.policy", "break": "lab.race.broken_policy"}.get(name, "lab.race.own"), {}
+def _label(policy) -> tuple[str, dict]:
+    return label_of(policy), {}

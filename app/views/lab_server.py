@@ -17,8 +17,8 @@ from app.i18n import plain, resolve, said
 from app.machine import chip
 from app.models import scene_of
 from app.session import Source
-from app.views.lab_memory import Gone, Lab, labelled
-from app.views.lab_memory import estimate as seconds_of
+from app.views.lab_estimate import estimate as seconds_of
+from app.views.lab_memory import Gone, Lab, race_of
 from app.zero import ZERO
 from engine.notice import Notice
 from engine.settings import Policy
@@ -31,14 +31,17 @@ def answering(fn: Callable[[dict], dict]) -> Callable[[dict], dict]:
 
     @wraps(fn)
     def safe(ask: dict) -> dict:
+        ask = ask if isinstance(ask, dict) else {}
+        lang = resolve(ask.get("lang"))
         try:
-            return fn(ask if isinstance(ask, dict) else {})
+            return fn(ask)
+        except Gone:
+            return {"error": plain(lang, "lab.status.gone")}
         except (ValueError, RuntimeError, OSError, ImportError) as error:
-            return {"error": sentence(error, resolve(ask.get("lang") if isinstance(ask, dict) else None))}
-        except Exception as error:
+            return {"error": sentence(error, lang)}
+        except Exception:
             log.exception("the page's question %s failed", fn.__name__)
-            return {"error": plain(resolve(ask.get("lang") if isinstance(ask, dict) else None), "lab.status.failed",
-                                   reason=type(error).__name__)}
+            return {"error": plain(lang, "lab.status.question")}
 
     return safe
 
@@ -46,7 +49,7 @@ def answering(fn: Callable[[dict], dict]) -> Callable[[dict], dict]:
 def sentence(error: BaseException, lang: str) -> str:
     """An error as one line of bounded length, in the page's language where the page has words for it."""
     told = said(lang, error.args[0]) if error.args and isinstance(error.args[0], Notice) else str(error)
-    text = " ".join(told.split()) or type(error).__name__
+    text = " ".join(told.split()) or plain(lang, "lab.status.failed")
     return text if len(text) <= 700 else text[:700] + "…"
 
 
@@ -56,10 +59,7 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
     @answering
     def look(ask: dict) -> dict:
         session, lang = lab.session(ask), resolve(ask.get("lang"))
-        try:
-            source = lab.source(session, ask.get("source"))
-        except Gone:
-            return {"error": plain(lang, "lab.status.gone")}
+        source = lab.source(session, ask.get("source"))
         return lab.look(session, source, lab.wish(ask, source), lang)
 
     @answering
@@ -78,22 +78,19 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
     @answering
     def open_run(ask: dict) -> dict:
         session, lang = lab.session(ask), resolve(ask.get("lang"))
-        try:
-            source = lab.source(session, ask.get("source"))
-        except Gone:
-            return {"error": plain(lang, "lab.status.gone")}
+        source = lab.source(session, ask.get("source"))
         session.show(source)
-        return {"look": lab.look(session, source, looks.Wish(source.policy), lang), "race": labelled(source.race, source.policy),
+        return {"look": lab.look(session, source, looks.Wish(source.policy), lang), "race": race_of(source),
                 "ask": {"prompt": source.prompt, "seed": source.seed, "scene": scene_of(source.prompt)}}
 
     @answering
     def estimate(ask: dict) -> dict:
-        return {"seconds": seconds_of(lab, ask)}
+        return {"seconds": seconds_of(lab, ask, resolve(ask.get("lang")))}
 
     @answering
     def stop(ask: dict) -> dict:
         session = lab.session(ask)
-        session.stop.set()
+        session.halt(str(ask.get("id") or "")[:64])
         return {"running": session.running}
 
     @answering
@@ -110,7 +107,8 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
     @answering
     def python(ask: dict) -> dict:
         source = lab.source(lab.session(ask), ask.get("source"))
-        return {"code": take.python_code(lab.wish(ask, source).policy, source.model, source.prompt, source.seed)}
+        length = lab.models.text_length(source.model, resolve(ask.get("lang")))
+        return {"code": take.python_code(lab.wish(ask, source).policy, source, length)}
 
     @answering
     def opened(ask: dict) -> dict:
@@ -119,7 +117,7 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
         session = lab.session(ask)
         name = str(ask.get("name", ""))[:200]
         found = take.opened(str(ask.get("path", "")), name, upload_folder=get_upload_folder(),
-                            max_bytes=lab.settings.upload_bytes, max_rows=lab.settings.upload_rows)
+                            max_bytes=lab.settings.upload_bytes, max_rows=lab.settings.upload_rows, lang=resolve(ask.get("lang")))
         if isinstance(found, Policy):
             return {"policy": found.to_dict()}
         policy = Policy.from_dict(found.meta.policy) if found.meta.policy else Policy.preset("fp16")

@@ -48,7 +48,7 @@ def lap(trace: Trace, step_seconds: float, steps: int, seed: int, size: int = 64
     times = np.cumsum(np.full(steps, step_seconds)).round(4).tolist()
     seconds = {"text": 0.1, "denoise": times[-1], "decode": 1.4}
     return SimpleNamespace(
-        times=times, clips=[clip(s + 1, steps, size, seed=seed) for s in range(steps)], seconds=sum(seconds.values()),
+        times=times, clips=[clip(s + 1, steps, size, seed=seed) for s in range(steps)], seconds=sum(seconds.values()), stages=seconds,
         started=SimpleNamespace(steps=steps, guidance=5.0, fps=8, frames=17),
         finished=SimpleNamespace(frames=clip(steps, steps, 2 * size, seed=seed), trace=trace, seconds=seconds),
     )

@@ -1,21 +1,30 @@
 """Sessions, the line, settings, downloads, recordings: the Lab's quiet parts."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from app import recording_maker, reels, sprites, take
 from app import recordings as recorded
-from app import sprites, take
+from app import session as session_of
 from app.gate import Full, Gate
 from app.models import Models, Refused
 from app.session import Sessions
 from app.settings import read
+from app.views.lab_memory import Lab
+from app.views.lab_wish import read_wish
 from engine.settings import Policy, PolicyError
 from engine.trace import Trace, TraceError
+from tests import pipelines
+from tests.app.standin import record
 
 
 def test_two_tabs_have_two_sessions_and_closing_one_stops_its_run():
@@ -24,6 +33,11 @@ def test_two_tabs_have_two_sessions_and_closing_one_stops_its_run():
     assert a is not b and sessions.get("a") is a
     sessions.close("a")
     assert a.stop.is_set() and not b.stop.is_set() and sessions.get("a") is not a
+
+
+def test_a_page_without_a_name_yet_shares_nothing():
+    sessions = Sessions()
+    assert sessions.get("") is not sessions.get("") and len(sessions) == 0
 
 
 def test_a_running_session_is_not_thrown_out():
@@ -71,9 +85,10 @@ def test_a_local_page_says_what_fits_before_loading(tmp_path):
     assert "3.2 MB" in said and "0.9 MB" in said
 
 
-def test_code_to_take_home_rebuilds_the_policy():
+def test_code_to_take_home_rebuilds_the_policy(source):
+    source = replace(source, prompt="a 'quoted' prompt")
     for policy in (Policy(), Policy.preset("int8_tdc"), Policy(error_threshold=0.08, max_skips=1, gap="linear")):
-        code = take.python_code(policy, "tiny", "a 'quoted' prompt", 3)
+        code = take.python_code(policy, source)
         line = next(row for row in code.splitlines() if row.startswith("policy = "))
         space = {"Policy": Policy}
         exec(line, space)
@@ -148,3 +163,80 @@ def test_the_first_paint_needs_no_torch(recordings):
             f"build(read({{'LAB_RECORDINGS': {str(recordings)!r}}})); "
             "assert not {'torch', 'diffusers', 'triton', 'transformers'} & set(sys.modules)")
     subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], check=True)
+
+
+def test_a_reel_plays_every_step_and_fits_into_one_picture():
+    drawn = np.zeros((3, 400, 8, 3), np.uint8)
+    kept = reels.Reel(("lab.race.own", {}), tuple(range(1, 61)), (None, *[drawn] * 59), 80.0, drawn, ())
+    played = reels.race("run:1", {"b": kept}, 8.0)
+    sheet = played["panes"]["b"]["sheet"]
+    assert played["speed"] == 8.9 and (sheet["w"], sheet["h"], sheet["n"]) == (4, 200, 3) and 60 * sheet["h"] <= sprites.WIDEST
+    assert kept.nbytes == 59 * drawn.nbytes and reels.race("run:1", {}, 8.0) is None
+
+
+def test_a_tab_keeps_its_last_runs_within_bounds(source, monkeypatch):
+    session = Sessions().get("a")
+    for number in range(5):
+        session.keep(replace(source, key=f"run:{number}", video={"b": np.zeros(100, np.uint8)}, race=None))
+    assert [held.key for held in session.own] == ["run:4", "run:3", "run:2"] and session.previous.key == "run:3"
+    assert session.find("run:2") is session.own[2] and session.find("run:0") is None
+    monkeypatch.setattr(session_of, "OWN_BYTES", 150)
+    session.keep(session.own[1])
+    assert [held.key for held in session.own] == ["run:3"] and session.current.key == "run:3"
+
+
+def test_both_lanes_of_a_recording_get_the_same_decoding_time():
+    laps = [SimpleNamespace(stages={"encode": 0.1, "denoise": 8.0, "decode": seconds}) for seconds in (4.4, 2.8)]
+    recording_maker.share_decoding(*laps)
+    assert [lap.stages["decode"] for lap in laps] == [pytest.approx(3.6)] * 2
+
+
+def test_a_recording_is_made_warm_and_replaces_the_old_one_whole(recordings, tmp_path, monkeypatch):
+    (old := tmp_path / "red-star").mkdir()
+    (old / "old.txt").write_text("old")
+
+    def refuse(source, target):
+        if Path(target) == old and Path(source).name.startswith(".making-"):
+            raise OSError("no room")
+        return os_replace(source, target)
+
+    os_replace = os.replace
+    monkeypatch.setattr(recording_maker.os, "replace", refuse)
+    with pytest.raises(OSError, match="no room"):
+        record(tmp_path, "red-star", steps=3)
+    assert (old / "old.txt").exists() and [p.name for p in tmp_path.iterdir()] == ["red-star"]
+    monkeypatch.undo()
+    record(tmp_path, "red-star", steps=3)
+    assert not (old / "old.txt").exists() and [p.name for p in tmp_path.iterdir()] == ["red-star"]
+
+
+def test_unrecorded_laps_come_first(tmp_path, monkeypatch):
+    laps = []
+
+    class Spy(recording_maker.Lap):
+        def __init__(self, pipe, prompt, policy, **settings):
+            laps.append((policy, settings["steps"]))
+            super().__init__(pipe, prompt, policy, **settings)
+
+    pipelines.cogvideox().save_pretrained(tmp_path / "model")
+    monkeypatch.setattr(recording_maker, "Lap", Spy)
+    policy, fp16 = Policy.preset("w4a8"), Policy.preset("fp16")
+    made = recording_maker.make("x", pipelines.PROMPT, 1, policy=policy, model=str(tmp_path / "model"), folder=tmp_path / "out", steps=2)
+    assert laps == [(fp16, 2), (policy, 2), (fp16, 2), (policy, 2), (fp16, 2)]
+    panes = recorded.read(made).about["panes"]
+    assert panes["a"]["stages"]["decode"] == panes["b"]["stages"]["decode"]
+
+
+def test_what_is_free_is_memory_or_unknown(tmp_path, monkeypatch):
+    (tmp_path / "x.safetensors").write_bytes(b"0" * 3_200_000)
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    said = Models(read({})).fits(str(tmp_path), "en")
+    assert "not known" in said and "has only" not in said
+
+
+def test_only_the_embedded_model_has_its_words(tmp_path):
+    lab = Lab(read({}), [], Models(read({})))
+    assert read_wish(lab, {"model": str(tmp_path / "very-tiny"), "prompt": "a dragon"}, "en").prompt == "a dragon"
+    with pytest.raises(ValueError, match="knows these words"):
+        read_wish(lab, {"model": "tiny", "prompt": "a dragon"}, "en")

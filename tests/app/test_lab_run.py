@@ -5,10 +5,10 @@ import pytest
 from app.gate import Gate
 from app.models import Models
 from app.recordings import find
-from app.references import References
 from app.settings import read
 from app.views.lab_memory import Lab
-from app.views.lab_run import events, read_wish
+from app.views.lab_run import events
+from app.views.lab_wish import read_wish
 from engine.settings import BREAK_IT, Policy
 
 PROMPT = "a large red star bounces in a sunset room"
@@ -51,6 +51,7 @@ def test_measuring_everything_runs_the_reference_first(lab):
         ({"prompt": "x" * 10_000}, "knows these words"), ({"model": "/etc"}, "public page"),
         ({"policy": {"error_threshold": 9}}, "error_threshold must be"), ({"policy": {"evil": 1}}, "evil"),
         ({"preset": "../x"}, "preset must be one of"),
+        ({"guidance": "much"}, "guidance must be a number from 0 to 100; got much"), ({"guidance": "nan"}, "guidance must be"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_a_sentence(lab, ask, said):
@@ -61,29 +62,59 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(lab, ask, said):
 
 def test_a_refused_run_ends_with_a_sentence_and_leaves_nothing_behind(lab):
     gate = Gate(1, 1)
-    told = list(events(lab, gate, References(), {"id": "1", "prompt": "a dragon"}, "tab"))
-    assert told[0]["status"]["tone"] == "bad" and told[-1] == {"id": "1", "over": True}
+    told = list(events(lab, gate, {"id": "1", "prompt": "a dragon"}, "tab"))
+    assert len(told) == 1 and told[0]["over"] and told[0]["status"]["tone"] == "bad"
     assert not lab.sessions.get("tab").running and len(gate) == 0
 
 
 def test_a_refusal_speaks_the_pages_language(lab):
     ask = {"id": "1", "prompt": "a dragon", "lang": "zh-CN"}
-    told = next(events(lab, Gate(1, 1), References(), ask, "tab"))["status"]["sentence"]
+    told = next(events(lab, Gate(1, 1), ask, "tab"))["status"]["sentence"]
     assert told.startswith("这个小模型只认识") and "dragon" in told and "knows these words" not in told
 
 
 def test_a_full_line_says_so(lab):
     gate = Gate(1, 0)
     gate.join()
-    told = list(events(lab, gate, References(), {"id": "1", "prompt": PROMPT, "preset": "w4a8"}, "tab"))
-    assert "Too many people" in told[0]["status"]["sentence"] and len(gate) == 1
+    told = list(events(lab, gate, {"id": "1", "prompt": PROMPT, "preset": "w4a8"}, "tab"))
+    assert "Too many people" in told[-1]["status"]["sentence"] and len(gate) == 1
 
 
 def test_a_waiting_visitor_knows_how_many_are_ahead_and_can_leave(lab):
     gate = Gate(1, 4)
     gate.join()
     gate.join()
-    stream = events(lab, gate, References(), {"id": "1", "prompt": PROMPT, "preset": "w4a8"}, "tab")
+    stream = events(lab, gate, {"id": "1", "prompt": PROMPT, "preset": "w4a8"}, "tab")
     assert "2 ahead" in next(stream)["status"]["sentence"]
     stream.close()
     assert len(gate) == 2 and not lab.sessions.get("tab").running
+
+
+def test_a_stop_in_the_line_says_that_nothing_was_run(lab):
+    gate = Gate(1, 4)
+    gate.join()
+    stream = events(lab, gate, {"id": "7", "prompt": PROMPT, "preset": "w4a8"}, "tab")
+    assert "1 ahead" in next(stream)["status"]["sentence"]
+    lab.sessions.get("tab").halt("7")
+    told = list(stream)
+    assert told[-1]["over"] and told[-1]["status"]["sentence"] == "You left the line; nothing was run."
+    assert len(gate) == 1 and not lab.sessions.get("tab").running
+
+
+def test_a_stop_that_comes_before_its_run_is_not_lost(lab):
+    session = lab.sessions.get("quick")
+    session.halt("1")
+    told = list(events(lab, Gate(1, 1), {"id": "1", "prompt": PROMPT, "preset": "w4a8"}, "quick"))
+    assert len(told) == 1 and told[0]["over"] and "left the line" in told[0]["status"]["sentence"]
+    assert session.begin("2") and not session.stop.is_set()           # the next run is not stopped by it
+    session.halt("1")
+    assert not session.stop.is_set()                                  # nor by a stop of the run before, come late
+    session.halt("2")
+    assert session.stop.is_set()
+
+
+@pytest.mark.parametrize("ask", [{"steps": 61}, {"height": 4000, "width": 4000}, {"frames": 50}])
+def test_every_refusal_of_ours_is_said_in_chinese_too(lab, ask):
+    with pytest.raises(ValueError) as refused:
+        read_wish(lab, {"prompt": PROMPT, **ask}, "zh-CN")
+    assert str(refused.value).isascii() is False and "must" not in str(refused.value) and "Expected" not in str(refused.value)
