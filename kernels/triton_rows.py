@@ -115,13 +115,17 @@ def load_row(
     """The row at `pointer` as CHUNKS float32 tensors (WIDTH,)."""
     row = ()
     for i in tl.static_range(CHUNKS):
-        row = row + (widen(load_chunk(pointer, i, CHANNELS, WIDTH, STREAM)),)
+        row = row + (load_chunk(pointer, i, CHANNELS, WIDTH, STREAM).to(tl.float32),)
     return row
 
 
 @triton.jit
 def widen(x):
-    """Float32 of x. A pair of bfloat16 in one register takes one instruction each, not three."""
+    """Float32 of x. A pair of bfloat16 in one register takes one instruction each, not three.
+
+    Only before a reduction: where the rotation follows, the compiler prefers to work everything out
+    twice, once for each layout of the row.
+    """
     if INTERPRETED or x.dtype != tl.bfloat16:
         wide = x.to(tl.float32)
     else:
