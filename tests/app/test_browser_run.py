@@ -108,7 +108,10 @@ def test_the_end_points_work_for_scripts(served, model):
     made = client.predict(PROMPT, "w4a8", 0, 3, "", api_name="/generate")
     assert made["seed"] == 0 and made["report"]["average_bits_computed"] == 8 and len(made["video"]) > 500
     what_if = client.predict(made["run"], '{"precision": "w4a16", "tdc": false, "pdr": false}', api_name="/replay")
-    assert what_if["report"]["average_bits"] == 16
+    assert what_if["report"]["average_bits"] == 16 and made["report"]["compute_seconds"] > 0
+    for broken in ('{"tdc', "[1]", '{"tdc": 7}'):
+        with pytest.raises(Exception, match="policy|tdc must be"):
+            client.predict(PROMPT, "w4a8", 0, 3, broken, api_name="/generate")
     assert client.predict(made["run"], "csv", api_name="/trace")["name"] == "trace.csv"
     with pytest.raises(Exception, match="knows these words"):
         client.predict("a dragon", "w4a8", 0, 3, "", api_name="/generate")
