@@ -21,12 +21,12 @@ from kernels.norm_modulate import Stream, norm_modulate
 
 # Values a thread holds, tokens a program, pipeline stages of its loop; modulation held, most registers.
 CANDIDATES = {
-    "quantize": ((96, 1, 1), (48, 1, 1), (48, 1, 1, False, 64), (48, 8, 1)),
+    "quantize": ((96, 1, 1, False, 128), (48, 1, 1), (48, 1, 1, False, 64), (48, 8, 1)),
     "norm_modulate": (
         (96, 1, 1), (96, 1, 1, False, 128), (96, 4, 1, False, 128), (48, 1, 1), (48, 1, 1, False, 64),
         (48, 4, 1), (24, 1, 1), (24, 8, 3, True),
     ),
-    "gelu_quantize": ((96, 1, 1), (96, 2, 1), (48, 1, 1, False, 64), (48, 8, 3)),
+    "gelu_quantize": ((96, 1, 1), (96, 1, 1, False, 128), (96, 2, 1, False, 128), (48, 1, 1), (48, 1, 1, False, 64)),
 }
 _BYTES = {"int8": 3.0, "nvfp4": 2.5625}
 # A configuration further from float64 than its format allows is wrong, however fast.

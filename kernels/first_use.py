@@ -6,6 +6,8 @@ follow rules, so a kernel is compiled once for a size, not once for a candidate.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import Callable, Iterable
 
 import torch
@@ -15,6 +17,7 @@ from kernels.fake_quantize import compile_loops
 from kernels.gelu_quantize import gelu_quantize
 from kernels.linear import PRECISIONS, quantized_linear
 from kernels.norm_modulate import Stream, norm_modulate
+from kernels.residual import residual_delta
 from kernels.weights import PackedWeight
 
 
@@ -41,10 +44,36 @@ def warm_up(
             if progress is not None:
                 progress(done, len(sizes))
     elif answer.compiled_loops:
-        compile_loops()
+        compile_for_cpu()
         if progress is not None:
             progress(1, 1)
     return answer.reason
+
+
+def compile_for_cpu() -> None:
+    """Compile the CPU's loops, or read them from the disk cache; a second caller waits for the first and finds them."""
+    compile_loops()
+    stream = torch.ones(1, 1, 16)
+    residual_delta(stream, stream)
+
+
+def compile_beside(device: torch.device | str) -> threading.Thread | None:
+    """Begin `compile_for_cpu` on a thread of its own, while this one imports libraries or reads a model.
+
+    About half of the work is the compiler's own and needs no lock of Python's. Whatever goes wrong there goes wrong
+    again, and is told, where the loops are needed. Returns None where this device needs no loops.
+    """
+    answer = target.probe(device)
+    if answer.triton or not answer.compiled_loops:
+        return None
+
+    def work() -> None:
+        with contextlib.suppress(Exception):
+            compile_for_cpu()
+
+    thread = threading.Thread(target=work, name="compile-loops")
+    thread.start()
+    return thread
 
 
 def _run(packed: PackedWeight, x: torch.Tensor) -> None:

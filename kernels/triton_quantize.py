@@ -60,6 +60,8 @@ LAUNCHES = {
 }
 # Below this a program takes one token, so that every multiprocessor has one.
 MANY_ROWS = 4096
+# A multiprocessor has room for three such programs, and for two from 88 on, which the compiler likes to take.
+_EIGHT_WARPS_REGISTERS = 80
 
 
 @triton.jit
@@ -132,8 +134,11 @@ def launch_shape(op: str, channels: int, rows: int, quantize: str | None) -> dic
     values, tokens, stages, _, registers = LAUNCHES[op, quantize]
     if rows < MANY_ROWS:
         tokens, stages = 1, 1
+    shape = row_shape(channels, values)
+    if shape["num_warps"] == 8 and not registers:
+        registers = _EIGHT_WARPS_REGISTERS
     limit = {"maxnreg": registers} if registers else {}
-    return {**row_shape(channels, values), "TOKENS": tokens, "num_stages": stages, **limit}
+    return {**shape, "TOKENS": tokens, "num_stages": stages, **limit}
 
 
 class RowOutput:
