@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from app.swift import Page, gr  # first: it decides how fast Gradio is imported  # isort: skip
+from app.swift import Page, gr, yielding  # first: it decides how fast Gradio is imported  # isort: skip
 
 from app import settings as settings_of
 from app.components.part import part
-from app.i18n import resolve
 from app.machine import chip
 from app.models import shared
 from app.recordings import find
-from app.views import api
+from app.views import api, compare, learn
 from app.views import lab as lab_view
 from app.views.lab_memory import Lab
 from app.views.lab_run import wire
@@ -34,9 +33,9 @@ def build(settings: settings_of.Settings | None = None) -> gr.Blocks:
         with gr.Column(elem_id="place-lab", elem_classes="place"):
             lab_view.build(lab)
         with gr.Column(elem_id="place-learn", elem_classes="place away"):
-            _place("learn", lab)
+            learn.build(lab.material)
         with gr.Column(elem_id="place-compare", elem_classes="place away"):
-            _place("compare", lab)
+            compare.build(material=lab.material)
         wire(lab, hub)
         api.wire(lab, lab.gate)
 
@@ -54,19 +53,6 @@ def build(settings: settings_of.Settings | None = None) -> gr.Blocks:
         lab.models.get("tiny", "en")       # a ZeroGPU worker is forked from this process and must find it loaded
     demo.lab = lab
     return demo
-
-
-def _place(name: str, lab: Lab) -> None:
-    """Learn and Compare build themselves; the shell gives them room and the recorded runs."""
-    from importlib import import_module
-    from importlib.util import find_spec
-
-    if find_spec(f"app.views.{name}") is None:
-        return
-    if name == "learn":
-        import_module("app.views.learn").build(lab.material)
-    else:
-        import_module(f"app.views.{name}").build(material=lab.material)
 
 
 def theme() -> gr.themes.Base:
@@ -92,9 +78,10 @@ def launch(demo: gr.Blocks, **over) -> None:
     demo.queue(max_size=None, default_concurrency_limit=None)
     host = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")
     demo.launch(**{**launch_options(), "server_name": host, "prevent_thread_lock": True, **over})
-    demo.lab.prepare()
+    with yielding():
+        demo.lab.prepare()
     if not over.get("prevent_thread_lock"):
         demo.block_thread()
 
 
-__all__ = ["build", "launch", "launch_options", "resolve"]
+__all__ = ["build", "launch", "launch_options"]
