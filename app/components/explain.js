@@ -34,7 +34,7 @@ function show(info) {
 async function ask() {
   if (!pin || !lab.server) return;
   const mine = ++turn;
-  const info = await lab.call("explain", { ...pin, source: lab.state.source, policy: lab.state.policy, which: lab.state.which, live: lab.busy });
+  const info = await lab.call("explain", { ...pin, source: lab.state.source, policy: lab.state.policy, which: lab.state.which, live: lab.busy && !lab.state.aside });
   if (mine === turn && info) show(info);
 }
 lab.on("pin", (next) => { pin = next; ask(); });

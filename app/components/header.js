@@ -28,7 +28,6 @@ language.addEventListener("click", () => {
   url.searchParams.set("lang", next === "en" ? "en" : "zh");
   history.replaceState(null, "", url);
   lab.setLanguage(next);
-  trigger("language", { lang: next });
 });
 find(".theme").addEventListener("click", () => { document.body.classList.toggle("dark"); });
 lab.on("machine", (found) => { props.machine = found.machine; props.machine_values = found.machine_values; show(); });

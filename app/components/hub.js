@@ -1,7 +1,7 @@
 // The one wire between page and server. Quick questions go straight to server functions (only the newest counts);
 // a run streams through Gradio's queue and arrives as the property `event`.
 const state = lab.state;
-lab.texts = props.texts; lab.server = server; lab.models = props.models;
+lab.texts = props.texts; lab.server = server;
 const query = new URLSearchParams(location.search);
 const wished = (query.get("lang") || (navigator.languages || []).join(",")).toLowerCase();
 const speak = (wish) => wish.split(",").map((w) => (w.trim().startsWith("zh") ? "zh-CN" : w.trim().startsWith("en") ? "en" : "")).find(Boolean) || "en";
@@ -16,36 +16,54 @@ lab.call = async (name, extra = {}) => {
   } catch { lab.say(t("lab.status.unreachable"), "bad"); return null; }
 };
 let flying = false, again = false, asked = 0;
+// Gives the answer; null where the wish was refused (the page then stands where it stood), undefined where none is due:
+// nothing has been recorded or run yet, or a look that is under way takes the wish along.
+let shown = null;
 async function look(fields = {}) {
   Object.assign(state, fields);
-  if (!state.source) return;                      // nothing has been recorded or run yet
+  if (!state.source) return undefined;
   again = true;
-  if (flying) return;
+  if (flying) return undefined;
   flying = true;
+  let found = null;
   try {
     while (again) {
       again = false;
       const { view, versus, policy, preset, source, which } = state;
       const answer = await lab.call("look", { view, versus, policy, preset, source, which, undo: Boolean(state.undo) });
       state.undo = false;
-      if (answer && again) { lab.emit("map", { ...answer.map, id: ++asked }); lab.emit("net", answer.net); }   // a newer wish is waiting: its settings stay
+      found = answer;
+      if (answer && again) draw(answer);           // a newer wish is waiting: its settings stay
       else if (answer) take(answer);
+      else if (!again && shown) { settle(shown); lab.emit("knobs", shown); }
     }
   } finally { flying = false; }
+  return found;
+}
+// While a run is going its events draw the map, until the visitor looks at something else: then the map is theirs, and
+// the run's newest one waits for them to come back or for the run to end.
+let newest = {};
+function aside(on) { state.aside = on; lab.emit("aside", on); }
+function draw({ map, net }) {
+  if (map) lab.emit("map", { ...map, id: ++asked });
+  if (net) lab.emit("net", net);
+}
+lab.on("back", () => { aside(false); draw(newest); }, false);
+function settle({ policy, preset, source, map, draft }) {
+  Object.assign(state, { policy, preset, source, which: map.which, view: map.view, versus: map.against, draft: Boolean(draft) });
 }
 function take(answer) {
-  state.policy = answer.policy; state.preset = answer.preset; state.source = answer.source; state.which = answer.map.which;
-  state.view = answer.map.view; state.versus = answer.map.against;
-  lab.emit("map", { ...answer.map, id: ++asked });
-  lab.emit("knobs", answer); lab.emit("net", answer.net); lab.emit("source", answer.about);
+  settle(answer); shown = answer;
+  if (!lab.busy || state.aside || !newest.map) draw(answer);
+  lab.emit("knobs", answer); lab.emit("source", answer.about);
   element.dataset.looked = String(asked);
 }
-lab.on("look", (fields) => look(fields), false);
+lab.on("look", (fields) => { if (lab.busy && !state.aside) aside(true); look(fields); }, false);
 lab.setLanguage = (lang) => {
   lab.lang = lang; document.documentElement.lang = lang;
   lab.emit("lang", lang);
 };
-function busy(on) { lab.busy = on; lab.emit("busy", on); }
+function busy(on) { lab.busy = on; aside(false); newest = {}; lab.emit("busy", on); }
 let ticket = 0;
 lab.on("go", (how) => {
   if (lab.busy) return;
@@ -56,7 +74,7 @@ lab.on("go", (how) => {
   trigger("run", { id: state.runId, sid, lang: lab.lang, policy, preset, mode: how?.mode ?? mode, steps, guidance, height, width, frames, source, prompt, seed, negative, model, probe: Boolean(how?.probe) });
   watchdog();
 }, false);
-lab.on("halt", async () => { lab.emit("stopping", true); lab.say(t("lab.status.stopping")); await lab.call("stop"); }, false);
+lab.on("halt", async () => { lab.emit("stopping", true); lab.say(t("lab.status.stopping")); await lab.call("stop", { id: state.runId }); }, false);
 // A run that the server never answers (a lost connection) must not lock the page for ever.
 let heard = 0;
 function watchdog() {
@@ -66,7 +84,7 @@ function watchdog() {
     if (performance.now() - heard < 20000) return;
     const answer = await lab.call("alive");
     heard = performance.now();
-    if (answer && !answer.running) { clearInterval(timer); busy(false); lab.say(t("lab.status.lost"), "bad"); }
+    if (answer && !answer.running) { clearInterval(timer); busy(false); look(); lab.say(t("lab.status.lost"), "bad"); }
   }, 5000);
 }
 watch("event", () => {
@@ -75,32 +93,63 @@ watch("event", () => {
   heard = performance.now();
   if (event.status) lab.say(event.status.sentence, event.status.tone);
   if (event.race) lab.emit("race", event.race);
-  if (event.map) { lab.emit("map", { ...event.map, id: ++asked }); }
-  if (event.net) lab.emit("net", event.net);
-  if (event.look) { Object.assign(state, { source: event.look.source, versus: "draft" }); take(event.look); }
+  if (event.map || event.net) {
+    newest = { map: event.map ?? newest.map, net: event.net ?? newest.net };
+    if (!state.aside) draw(event);
+  }
+  if (event.look) ended(event.look);
   if (event.over) { lab.emit("stopping", false); busy(false); }
 });
-watch("sid", () => { state.sid = props.sid; if (state.shared) { const fields = state.shared; state.shared = null; look(fields); } });
-function open(source) { return lab.call("open", { source }).then((answer) => { if (answer) { if (answer.race) lab.emit("race", answer.race); lab.emit("source", answer.look.about); take(answer.look); lab.emit("unpin", {}); } return answer; }); }
+// The finished run is shown; a draft and a view that the visitor made meanwhile go on, now on this run.
+function ended(answer) {
+  const theirs = state.aside;
+  aside(false); newest = {};
+  if (!theirs) return take(answer);
+  Object.assign(state, { source: answer.source, versus: "draft", which: answer.map.which });
+  look(state.draft ? {} : { policy: null, preset: null });
+}
+watch("sid", () => { state.sid = props.sid; });
+// A run without pictures (a file) leaves no other run's beside its map. While a run is going, the panes are the run's.
+async function open(source) {
+  if (lab.busy) aside(true);
+  const answer = await lab.call("open", { source });
+  if (!answer) return null;
+  if (!lab.busy) lab.emit("race", answer.race ?? { run: source, panes: {}, note: ["lab.race.no_video", {}] });
+  lab.emit("source", answer.look.about); take(answer.look); lab.emit("unpin", {});
+  return answer;
+}
 lab.open = open;
+// What a link asks for. A run lives in the tab that made it; elsewhere its policy is shown on the page's own recording.
+const RUN = ["steps", "guidance", "height", "width", "frames", "negative", "mode"];
 function shared() {
-  try {
-    const text = query.get("cfg");
-    if (!text) return null;
-    const cfg = JSON.parse(text);
-    return { policy: cfg.policy ?? null, preset: cfg.preset ?? null, source: cfg.source ?? state.source };
-  } catch { lab.say(t("lab.status.badlink"), "bad"); return null; }
+  const text = query.get("cfg");
+  if (!text) return null;
+  const cfg = JSON.parse(text), kept = (names) => Object.fromEntries(names.filter((k) => cfg[k] != null).map((k) => [k, cfg[k]]));
+  return { source: String(cfg.source ?? "").startsWith("recording:") ? cfg.source : props.source, run: kept(RUN), ask: kept(["prompt", "seed"]),
+           fields: { policy: cfg.policy ?? null, preset: cfg.preset ?? null, ...kept(["view"]) } };
 }
 lab.link = () => {
-  const url = new URL(location.href);
+  const url = new URL(location.href), { policy, preset, source, view } = state, { prompt, seed } = lab.request();
+  const given = Object.fromEntries(RUN.filter((k) => state[k] != null && state[k] !== "").map((k) => [k, state[k]]));
   url.search = "";
-  url.searchParams.set("cfg", JSON.stringify({ source: state.source, ...(state.preset ? { preset: state.preset } : { policy: state.policy }) }));
+  url.searchParams.set("cfg", JSON.stringify({ ...(source.startsWith("recording:") ? { source } : {}), ...(preset ? { preset } : { policy }), view, ...given, prompt, seed }));
   if (lab.lang !== "en") url.searchParams.set("lang", lab.lang);
   return url.toString();
 };
+async function arrive() {
+  try {
+    const wish = shared();
+    if (!wish) return void look();
+    Object.assign(state, wish.run);
+    if (wish.source && wish.source !== props.source && !(await open(wish.source))) throw new Error("source");
+    if (wish.ask.prompt != null || wish.ask.seed != null) lab.emit("ask", wish.ask);
+    if ((await look(wish.fields)) !== null) return;
+  } catch (error) { console.warn("the link", error); }
+  if ((await look({ source: props.source, policy: null, preset: null, view: "decision" })) !== null) lab.say(t("lab.status.badlink"), "bad");
+}
 lab.setLanguage(speak(wished));
 if (props.race) lab.emit("race", props.race);
-look(shared() ?? {});
+arrive();
 lab.on("busy", async (on) => { const found = !on && (await lab.call("machine")); if (found) lab.emit("machine", found); }, false);
 lab.on("lang", () => { if (element.dataset.looked) look(); }, false);
 lab.emit("ready", true);

@@ -138,6 +138,8 @@ function options(select, entries, value) {
 versus.addEventListener("change", () => lab.emit("look", { versus: versus.value }));
 which.addEventListener("change", () => lab.emit("look", { which: which.value }));
 unzoom.addEventListener("click", () => board.zoomed(null));
+find(".back").addEventListener("click", () => lab.emit("back", {}));
+lab.on("aside", (on) => { find(".back").hidden = !on; });
 tableButton.addEventListener("click", () => {
   tableFrame.hidden = !tableFrame.hidden; tableButton.setAttribute("aria-expanded", String(!tableFrame.hidden)); table();
 });

@@ -13,6 +13,9 @@ for (const key of ["a", "b"]) {
 const scrub = find(".scrub"), play = find(".play"), stepLabel = find(".step-label"), divider = find(".divider");
 let painted = "";
 let fps = 8, playing = !still, frame = 0, lastTick = 0, carried = 0, run = null, mode = "idle", view = "side";
+const there = () => Object.values(panes).filter((pane) => !pane.node.hidden);
+const most = (what) => Math.max(0, ...there().map((pane) => pane[what]));
+const looks = () => (there().length > 1 ? view : "side");          // one clip alone is compared with nothing
 let follow = true, at = 0, recordedFrom = 0, speed = 1, split = 0.5, race = null, notes = null;
 
 function blank(pane) {
@@ -21,6 +24,8 @@ function blank(pane) {
   ctx.fillStyle = paint; ctx.fillRect(0, 0, SIZE, SIZE);
 }
 async function decode(sheet) {
+  const early = sheet.path && (await window.lab6early?.[sheet.path]?.catch(() => null));
+  if (early) return { ...sheet, image: early };
   const image = new Image();
   image.decoding = "async";
   image.src = sheet.src ?? lab.file(sheet.path);
@@ -30,7 +35,7 @@ async function decode(sheet) {
 function reset(id) {
   run = id; follow = true; at = 0; race = null;
   for (const pane of Object.values(panes)) {
-    Object.assign(pane, { sheets: new Map(), final: null, step: 0, seconds: 0, times: null, state: "waiting", ticks: [], note: "" });
+    Object.assign(pane, { sheets: new Map(), final: null, step: 0, total: 0, seconds: 0, times: null, state: "waiting", ticks: [], note: "" });
     ticks(pane);
   }
 }
@@ -44,8 +49,8 @@ function sheetAt(pane, step) {
 }
 function shown(pane) {
   const done = pane.state === "done";
-  if (follow) return done && pane.final ? pane.final : sheetAt(pane, pane.step) ?? pane.old;
-  return at > pane.total && pane.final ? pane.final : sheetAt(pane, Math.min(at, pane.total)) ?? pane.old;
+  if (follow) return done && pane.final ? pane.final : sheetAt(pane, pane.step);
+  return at > pane.total && pane.final ? pane.final : sheetAt(pane, Math.min(at, pane.total));
 }
 function paint(ctx, sheet, clip = SIZE) {
   const index = frame % sheet.n, { w, h } = sheet;
@@ -58,14 +63,15 @@ function paint(ctx, sheet, clip = SIZE) {
   ctx.restore();
 }
 function draw() {
-  const sheets = { a: shown(panes.a), b: shown(panes.b) };
-  for (const key of ["a", "b"]) {
-    panes[key].node.classList.toggle("ended", Boolean(sheets[key]) && sheets[key] === panes[key].final);   // ticks belong to the finished clip
-    if (sheets[key]) { paint(panes[key].ctx, sheets[key]); panes[key].old = sheets[key]; panes[key].canvas.dataset.shown = panes[key].step; }
+  const sheets = {}, how = looks();
+  for (const pane of there()) {
+    const sheet = (sheets[pane.key] = shown(pane)), kept = sheet ?? pane.old;      // until its first picture a pane keeps the clip before
+    pane.node.classList.toggle("ended", Boolean(sheet) && sheet === pane.final);   // ticks belong to the finished clip
+    if (kept) { paint(pane.ctx, kept); pane.old = kept; pane.canvas.dataset.shown = pane.step; }
   }
   const { ctx, canvas } = panes.b;
-  if (!sheets.a || !sheets.b || view === "side") return;
-  if (view === "wipe") {
+  if (!sheets.a || !sheets.b || how === "side") return;
+  if (how === "wipe") {
     paint(ctx, sheets.a, SIZE * split);
     ctx.fillStyle = "#ffffff"; ctx.fillRect(SIZE * split - 1.5, 0, 3, SIZE);
   } else {
@@ -91,7 +97,7 @@ function advance(now) {
     running ||= !over;
     status(pane);
   }
-  if (follow) scrubTo(Math.max(panes.a.step, panes.b.step));
+  if (follow) scrubTo(most("step"));
   if (!running && !race.over) { race.over = true; find(".again").hidden = false; }
 }
 function tick(now) {
@@ -105,7 +111,7 @@ function tick(now) {
   }
   advance(now);
   // Eight pictures a second are enough: painting at the screen's rate would take the cores that the run needs.
-  const wanted = [frame, view, split, follow, at, ...Object.values(panes).flatMap((p) => [p.step, p.state, p.sheets.size, !!p.sheets.recorded, !!p.final])].join();
+  const wanted = [frame, looks(), split, follow, at, ...Object.values(panes).flatMap((p) => [p.step, p.state, p.sheets.size, !!p.sheets.recorded, !!p.final])].join();
   if (wanted === painted || document.hidden || !element.offsetParent) return;
   painted = wanted;
   draw();
@@ -134,32 +140,45 @@ function ticks(pane) {
   find(".readback").hidden = !Object.values(panes).some((p) => p.ticks.length);
 }
 function scrubTo(step) {
-  const total = Math.max(panes.a.total, panes.b.total);
+  const total = most("total");
   scrub.max = String(total + 1); scrub.disabled = !total;
-  scrub.value = String(follow && Object.values(panes).every((p) => p.state === "done") ? total + 1 : step);
+  scrub.value = String(follow && there().every((p) => p.state === "done") ? total + 1 : step);
   const value = Number(scrub.value);
   const words = value > total ? t("lab.race.finished") : t("lab.race.step", { step: value, total });
   if (stepLabel.textContent !== words) stepLabel.textContent = total ? words : "";
   scrub.setAttribute("aria-valuetext", words);
 }
 function pick(step) {
-  follow = step > Math.max(panes.a.total, panes.b.total); at = step;
+  follow = step > most("total"); at = step;
   if (follow && mode === "recorded") recordedFrom = -1e9;      // the end of the slider is the end of the race
   scrubTo(step); Object.values(panes).forEach(status); draw();
 }
 function buttons() {
   play.textContent = playing ? "❚❚" : "▶";
   play.setAttribute("aria-label", t(playing ? "lab.race.pause" : "lab.race.play"));
-  for (const b of element.querySelectorAll("[data-view]")) b.setAttribute("aria-pressed", String(b.dataset.view === view));
-  divider.hidden = view !== "wipe";
+  for (const b of element.querySelectorAll("[data-view]")) {
+    b.setAttribute("aria-pressed", String(b.dataset.view === looks()));
+    b.disabled = b.dataset.view !== "side" && there().length < 2;
+  }
+  divider.hidden = looks() !== "wipe";
+}
+// Which panes this race has; one that goes takes its picture along.
+function place(given) {
+  for (const pane of Object.values(panes)) {
+    if (!given[pane.key] && !pane.node.hidden) { pane.old = null; blank(pane); }
+    pane.node.hidden = !given[pane.key];
+  }
+  find(".deck").hidden = !there().length;
+  buttons();
 }
 async function recorded(data) {
   reset(data.run); mode = "recorded"; fps = data.fps; speed = data.speed || 1; race = { over: false };
   const mine = race;
+  place(data.panes);
   for (const [key, given] of Object.entries(data.panes)) {
     const pane = panes[key];
     Object.assign(pane, { label: given.label, total: given.times.length, times: given.times, whole: given.seconds, ticks: [] });
-    pane.node.hidden = false; status(pane); ticks(pane);
+    status(pane); ticks(pane);
   }
   notes = data.note; find(".note").textContent = notes ? t(...notes) : "";
   await Promise.all(Object.entries(data.panes).map(async ([key, given]) => {
@@ -171,18 +190,18 @@ async function recorded(data) {
   if (race === mine) restart();
 }
 function restart() {
-  recordedFrom = performance.now(); follow = true; race.over = false; find(".again").hidden = true;
-  for (const pane of Object.values(panes)) { pane.step = 0; pane.state = "running"; }
+  // The first finished step is there at once: before it there is nothing to see.
+  recordedFrom = performance.now() - (1000 * Math.min(...Object.values(panes).map((p) => p.times?.[0] ?? Infinity))) / speed; follow = true; race.over = false; find(".again").hidden = true;
+  for (const pane of there()) { pane.step = 0; pane.state = "running"; }
   if (still) recordedFrom -= 1e9;
 }
 async function live(data) {
   if (data.run !== run) { reset(data.run); mode = "live"; find(".again").hidden = true; }
   fps = data.fps || fps;
   notes = data.note; find(".note").textContent = notes ? t(...notes) : "";
-  for (const key of ["a", "b"]) {
-    const given = data.panes[key], pane = panes[key];
-    if (!given) { pane.node.hidden = true; continue; }
-    pane.node.hidden = false;
+  place(data.panes);
+  for (const pane of there()) {
+    const given = data.panes[pane.key];
     const { sheet, final, ...rest } = given;
     Object.assign(pane, rest);
     if (sheet) decode(sheet).then((ready) => { if (run === data.run) pane.sheets.set(sheet.step, ready); }).catch(() => {});
@@ -190,7 +209,7 @@ async function live(data) {
     status(pane);
     if (given.ticks) ticks(pane);
   }
-  if (follow) scrubTo(Math.max(panes.a.step, panes.b.step));
+  if (follow) scrubTo(most("step"));
 }
 scrub.addEventListener("input", () => { pick(Number(scrub.value)); lab.emit("step", { step: Number(scrub.value), from: "race" }); });
 play.addEventListener("click", () => { playing = !playing; buttons(); });
@@ -198,7 +217,7 @@ find(".again").addEventListener("click", () => race && restart());
 divider.addEventListener("input", () => { split = Number(divider.value) / 100; });
 for (const b of element.querySelectorAll("[data-view]")) b.addEventListener("click", () => { view = b.dataset.view; buttons(); });
 panes.b.canvas.addEventListener("pointermove", (event) => {
-  if (view !== "wipe" || !(event.buttons || event.pointerType === "mouse")) return;
+  if (looks() !== "wipe" || !(event.buttons || event.pointerType === "mouse")) return;
   const box = panes.b.canvas.getBoundingClientRect();
   split = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)); divider.value = String(split * 100);
 });

@@ -1,7 +1,7 @@
 // The prompt: drop-downs that can only say what the small model knows, or free text; and Run.
 const words = find(".words"), run = find(".run"), stop = find(".stop"), seed = find(".seed-in"), free = find(".free"), modePick = find(".mode-pick");
 const V = props.vocabulary;
-let typed = !V, text = props.prompt || "", scene = V && JSON.parse(JSON.stringify(V.scene)), model = props.model, stopping = false, eta = null, negative = "", draft = false;
+let typed = !V, text = props.prompt || "", scene = V && JSON.parse(JSON.stringify(V.scene)), model = props.model, stopping = false, eta = null, draft = false, embedded = true;
 seed.value = props.seed ?? 7;
 
 const word = (name) => t(`lab.word.${name.replaceAll(" ", "_")}`) || name;
@@ -23,7 +23,7 @@ function prompt() {
 }
 function show() {
   labels();
-  free.hidden = !V; free.textContent = t(typed ? "lab.sentence.build" : "lab.sentence.free");
+  free.hidden = !V || !embedded; free.textContent = t(typed ? "lab.sentence.build" : "lab.sentence.free");
   find(".dice").hidden = typed;
   if (typed) {
     const area = make("textarea", { rows: 1, class: "free-text", maxlength: 4000, "aria-label": t("lab.sentence.prompt"), placeholder: t("lab.sentence.placeholder"), oninput: (e) => { text = e.target.value; changed(); } });
@@ -50,11 +50,11 @@ const hello = () => t(props.recorded ? "lab.status.hello" : "lab.status.hello_em
 let waiting = 0;
 function changed() { clearTimeout(waiting); waiting = setTimeout(estimate, 200); }
 async function estimate() {
-  const { mode, steps, policy, preset, height, width, frames, guidance } = lab.state;
-  const answer = await lab.call("estimate", { mode, steps, policy, preset, prompt: prompt(), seed: Number(seed.value), model, height, width, frames, guidance });
+  const { mode, steps, policy, preset, source, height, width, frames, guidance } = lab.state;
+  const answer = await lab.call("estimate", { mode, steps, policy, preset, source, prompt: prompt(), seed: Number(seed.value), model, height, width, frames, guidance });
   if (answer) { eta = answer; buttons(); }
 }
-lab.request = () => ({ prompt: prompt(), seed: seed.value === "" ? null : Number(seed.value), model, negative });
+lab.request = () => ({ prompt: prompt(), seed: seed.value === "" ? null : Number(seed.value), model, negative: lab.state.negative || "" });
 run.addEventListener("click", () => lab.emit("go", {}));
 stop.addEventListener("click", () => lab.emit("halt", {}));
 free.addEventListener("click", () => { text = typed ? text : prompt(); typed = !typed; show(); changed(); });
@@ -73,8 +73,20 @@ lab.on("busy", () => { stopping = stopping && lab.busy; buttons(); if (!lab.busy
 lab.on("knobs", (next) => { draft = Boolean(next.draft); buttons(); });
 find(".start").addEventListener("click", (event) => { event.preventDefault(); lab.go("learn"); scrollTo(0, 0); });
 lab.on("stopping", (on) => { stopping = on; buttons(); });
-lab.on("ask", (given) => { if (given.prompt != null) { text = given.prompt; if (V && given.scene) { scene = given.scene; typed = false; } else typed = true; } if (given.seed != null) seed.value = String(given.seed); show(); changed(); }, false);
-lab.on("model", (given) => { model = given.name; if (!given.embedded) { typed = true; free.hidden = true; } else typed = false; show(); changed(); }, false);
+// The drop-downs that say a prompt, or null where they cannot.
+function parsed(prompt) {
+  const any = (list) => `(${list.join("|")})`, thing = `a ${any(V.sizes)} ${any(V.colours)} ${any(V.shapes)} ${any(V.motions)}`;
+  const found = new RegExp(`^${thing}(?: and ${thing})? (?:in a ${any(V.rooms)} room|on a ${any(V.backgrounds)} background)$`).exec(String(prompt).trim().toLowerCase());
+  if (!found) return null;
+  const object = ([size, colour, shape, motion]) => ({ size, colour, shape, motion }), [, ...w] = found;
+  return { objects: [object(w), ...(w[4] ? [object(w.slice(4))] : [])], place: w[8] ?? w[9] };
+}
+lab.on("ask", (given) => {
+  if (given.prompt != null) { text = String(given.prompt); const read = V && embedded && parsed(text); if (read) scene = read; typed = !read; }
+  if (given.seed != null) seed.value = String(given.seed);
+  show(); changed();
+});
+lab.on("model", (given) => { model = given.name; embedded = given.embedded; typed = !embedded || !V; show(); changed(); }, false);
 lab.on("estimate", changed, false);
 lab.on("ready", changed);
 lab.on("lang", show);

@@ -33,8 +33,9 @@ picker.addEventListener("change", async () => {
     const { path } = await upload(file);
     const found = await lab.call("opened", { path, name: file.name, source: lab.state.source });
     if (!found) return;
+    if (found.source && !(await lab.open(found.source))) return;
+    if (!found.source) lab.emit("look", found.policy ? { policy: found.policy, preset: "" } : { versus: found.versus });
     lab.say(t("lab.take.opened", { name: file.name }));
-    lab.emit("look", found.policy ? { policy: found.policy, preset: "" } : { versus: found.versus, source: found.source ?? lab.state.source, policy: found.source ? null : lab.state.policy, preset: null });
   } catch { lab.say(t("lab.status.unreachable"), "bad"); }
 });
 // A recording is named by its prompt's words where the page speaks another language than the prompt.
@@ -45,8 +46,13 @@ function titled(title, scene) {
 }
 function heads() {
   labels();
-  const own = about && !props.recordings.some(([key]) => key === about.key);
-  runs.replaceChildren(...(own ? [make("option", { value: about.key, selected: true }, about.title)] : []),
+  for (const b of element.querySelectorAll("[data-lane]")) {
+    const of = about?.videos?.[b.dataset.lane];
+    b.hidden = !of; b.textContent = of ? t("lab.take.video", { name: t(of) }) : "";
+  }
+  const own = [...(about?.own || [])];           // runs of this tab, and what is looked at where that is neither (a file)
+  if (about && ![...own, ...props.recordings].some(([key]) => key === about.key)) own.unshift([about.key, about.title]);
+  runs.replaceChildren(...own.map(([key, title]) => make("option", { value: key, selected: about.key === key }, title)),
     ...props.recordings.map(([key, title, scene]) => make("option", { value: key, selected: about?.key === key }, titled(title, scene))));
   runs.parentElement.hidden = !runs.options.length;
   find("#model-list").replaceChildren(...props.models.map((m) => make("option", { value: m })));

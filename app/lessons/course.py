@@ -44,7 +44,7 @@ def open_lesson(material: Material, lesson: Any, lang: Any, sent: Any) -> dict[s
         "words": {
             "lessons": text(lang, "learn.lessons"), "aha": text(lang, "learn.aha"),
             "present": text(lang, "learn.present"), "present_hint": text(lang, "learn.present_hint"),
-            "before": text(lang, "learn.before"), "after": text(lang, "learn.after"), "keys": text(lang, "learn.keys"),
+            "before": text(lang, "learn.before"), "after": text(lang, "learn.after"),
             "count": text(lang, "learn.number", number=number, count=lessons) if number <= lessons
             else text(lang, "learn.last"),
         },

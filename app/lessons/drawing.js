@@ -96,7 +96,7 @@ function folded(text, room) {
   return out;
 }
 
-/* The Lab's map uses the same promise, so that the library is loaded once. */
+/* Learn and Compare share one promise, so that the library is loaded once. */
 function library() {
   return (lab.plotly ??= new Promise((found, lost) => {
     if (window.Plotly) { found(window.Plotly); return; }
@@ -108,10 +108,13 @@ function library() {
   }));
 }
 
-/* Follow a link into the Lab without leaving the page; new tabs and a page without the Lab use the link itself. */
-function intoLab(event, cfg) {
+/* Follow a link into the Lab without leaving the page; new tabs and a page without the Lab use the link itself.
+   A link that names a run opens it whole, with its videos and its words. */
+async function intoLab(event, cfg) {
   if (!lab.go || (event && (event.ctrlKey || event.metaKey || event.shiftKey))) return;
   if (event) event.preventDefault();
-  lab.emit('look', { policy: cfg.policy, preset: null, ...(cfg.source ? { source: cfg.source } : {}) });
   lab.go('lab');
+  const opened = cfg.source && cfg.source !== lab.state.source ? await lab.open(cfg.source) : null;
+  if (opened) lab.emit('ask', opened.ask);
+  lab.emit('look', { policy: cfg.policy, preset: null });
 }

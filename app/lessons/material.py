@@ -6,11 +6,9 @@ costs one small calculation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -114,12 +112,6 @@ def calibrated(probe: Trace) -> Trace:
     }  # fmt: skip
     made = Calibration(model_hash="", steps=probe.meta.steps, guidance=probe.meta.guidance or 0.0, rows=rows, prompts=1)
     return probe.with_meta(calibration=made)
-
-
-def teaching_policy(own: Mapping[str, Any] | Policy | None) -> Policy:
-    """The recording's own policy where it is the full method, else the engine's default (`sixbit`)."""
-    policy = own if isinstance(own, Policy) else Policy.from_dict(own) if own else Policy()
-    return policy if policy.precision == "dynamic" and policy.tdc else Policy()
 
 
 def read_frontier(path: Path) -> pd.DataFrame | None:

@@ -18,7 +18,6 @@ TEXTS = {
         "learn.source": "From a recorded run of the model “{model}”: “{prompt}”, {steps} steps, {blocks} blocks, "
         "on {device}.",
         "learn.plain": "{value}",
-        "learn.keys": "Keys: ← and → change the lesson, P is presenter mode.",
         "learn.estimate": "Estimated from the recording by the engine's own policy, assuming that the video takes "
         "the same course.",
         "learn.token_captured": "A real token of the embedded model: block {block}, {group}, step {step}, {width} values before rotation.",
@@ -41,7 +40,6 @@ TEXTS = {
         "learn.empty_figure": "还没有录制",
         "learn.source": "来自模型“{model}”的一次录制：“{prompt}”，{steps} 步，{blocks} 个模块，设备 {device}。",
         "learn.plain": "{value}",
-        "learn.keys": "按键：← 和 → 切换课程，P 为演示模式。",
         "learn.estimate": "由引擎自己的策略根据录制估算，假设视频走同样的轨迹。",
         "learn.token_captured": "内置模型的一个真实 token：模块 {block}，{group}，第 {step} 步，旋转前的 {width} 个数值。",
         "learn.token_samples": "八组真实的 16 个数值（{group}，模块 {block}）并排放置："

@@ -8,9 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from app.lessons import controls, course, words
-from app.lessons.material import Film, Material, furnish, read_frontier, teaching_policy
+from app.lessons.material import Film, Material, furnish, read_frontier
 from app.views import learn
-from engine.policy import PRESETS
 from engine.settings import Policy
 from tests.synthetic import probe_trace
 
@@ -132,11 +131,6 @@ def test_pdr_is_judged_by_measurement(material):
 
     assert "hardly pays" in told(0.2) and "Here it pays" in told(2.0) and "does not help" in told(-0.1)
     assert "only real runs can tell" in course.open_lesson(material, 6, "en", {"purified": "on"})["aha"]
-
-
-def test_a_recording_of_another_policy_teaches_with_the_full_method():
-    assert teaching_policy(PRESETS["w4a4"].to_dict()) == Policy() and teaching_policy(None) == Policy()
-    assert teaching_policy(Policy(tdc_threshold=0.2)).tdc_threshold == 0.2
 
 
 def test_furnish_adds_only_what_is_there(tmp_path):

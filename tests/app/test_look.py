@@ -7,9 +7,11 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from app import look as looks
+from app import take
 from app.explain import explain
 from app.figures import grid as grids
 from app.i18n import said, texts
@@ -128,6 +130,17 @@ def test_a_scale_stays_where_it_is_while_its_knob_moves(source):
         assert far["high"] == most == far["value"]
 
 
+def test_a_video_is_named_by_what_made_it(source):
+    def names(**changed):
+        run = type(source)(**{**vars(source), "key": "named", **changed})
+        return [take.package(run, kind, run.policy)[0] for kind in ("reference", "video")], seen(run)["about"]["videos"]
+
+    assert names() == (["fp16.mp4", "sixbit.mp4"], {"a": "lab.race.fp16", "b": "lab.race.policy"})
+    assert names(policy=BREAK_IT, beside=Policy()) == (["sixbit.mp4", "break.mp4"], {"a": "lab.race.policy", "b": "lab.race.broken_policy"})
+    assert names(policy=Policy.preset("w4a8"))[0][1] == "w4a8.mp4" and names(policy=Policy(max_skips=1))[0][1] == "own.mp4"
+    assert all(looks.label_of(looks.named(name)) in texts()["zh-CN"] for name in looks.PRESET_ORDER)
+
+
 def test_peak_memory_is_of_a_run_alone(source):
     def quoted(**changed):
         run = type(source)(**{**vars(source), "seconds": {"run": 3.0}, "key": "alone", **changed})
@@ -175,6 +188,14 @@ def test_every_warning_of_the_engine_has_words_in_the_page():
     code = "".join((ROOT / "engine" / name).read_text(encoding="utf-8") for name in ("settings.py", "request.py", "vocabulary.py"))
     keys = set(re.findall(r'notice\(\s*"(\w+)"', code)) | {"alarm_without_reuse", "alarm_at_16_bits"}
     assert len(keys) >= 12 and all(f"lab.notice.{key}" in texts()["en"] for key in keys)
+
+
+def test_what_is_said_about_simulated_4_bits_is_what_was_measured():
+    steps = pd.read_csv(ROOT / "assets" / "benchmarks" / "cogvideox-5b.csv").set_index("method")["seconds_per_step"]
+    slow, fast = (f"{steps[name]:.2f}" for name in ("sixbit", "int8_tdc"))
+    told = [texts()[lang]["lab.notice.simulated_fp4"] for lang in ("en", "zh-CN")]
+    told.append((ROOT / "engine" / "advice.py").read_text(encoding="utf-8").partition("def about")[2])
+    assert all(re.findall(r"0\.\d\d", said) == [fast, slow] for said in told)
 
 
 def test_a_purified_call_that_takes_8_bits_is_drawn_counted_and_called_8_bits(source):

@@ -73,7 +73,9 @@ def test_and_while_a_run_is_going(tab, served, size):
     page.click(".run")
     page.wait_for_function("/^[2-9]\\//.test(document.querySelector('[data-pane=b] .clock').textContent)", timeout=120_000)
     best = moves(page, f"{size} while a run is going", rounds=2, count=12)
-    running = page.evaluate("lab6.busy")
+    page.wait_for_timeout(700)                # several events later the map is still the visitor's draft
+    assert page.evaluate("document.querySelector('#lab-map [data-seen]').dataset.seen === document.querySelector('#lab-hub [data-looked]').dataset.looked")
+    running = page.evaluate("lab6.busy && lab6.state.aside")
     page.click(".stop")
     page.wait_for_function("!lab6.busy", timeout=120_000)
     assert running and best[1] < limit

@@ -1,0 +1,224 @@
+"""The Lab's parts in a real browser with the Lab's own answers, without Gradio between: a page takes a moment to load."""
+
+import json
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import pytest
+
+from app.components.part import source as text_of
+from app.figures import palette
+from app.look import payload
+from app.models import Models, scene_of, vocabulary
+from app.recordings import find
+from app.settings import ROOT, read
+from app.views.lab import texts
+from app.views.lab_memory import Lab, labelled
+from app.views.lab_server import functions
+from engine.settings import Policy
+from tests.app.standin import PROMPT
+
+ALL = ("sentence", "race", "knobs", "map", "net", "explain", "take")
+ALSO = {"map": ("chart",)}
+MOUNT = """(parts) => {
+  window.watched = {}; window.triggered = []; window.props = {};
+  const server = new Proxy({}, {get: (_, name) => name === 'then' ? undefined : (ask) => window.answer(name, ask)});
+  for (const {name, html, js, props} of parts) {
+    const outer = document.createElement('div'), host = document.createElement('div');
+    outer.id = `lab-${name}`; host.innerHTML = html; outer.append(host); document.body.append(outer);
+    window.props[name] = props;
+    new Function('element', 'props', 'server', 'trigger', 'watch', js)(host, props, server,
+      (event, data) => window.triggered.push([event, data]), (prop, heard) => { (window.watched[name] ??= {})[prop] = heard; });
+  }
+  window.tell = (event) => { window.props.hub.event = {id: lab6.state.runId, ...event}; window.watched.hub.event(); };
+}"""
+
+
+@pytest.fixture(scope="module")
+def lab(recordings):
+    settings = read({"LAB_RECORDINGS": str(recordings), "LAB_PRELOAD": "0"})
+    return Lab(settings, find(recordings), Models(settings))
+
+
+@pytest.fixture
+def bench(chromium, lab):
+    """bench(query): the Lab's parts in a fresh tab. Errors of their scripts fail the test."""
+    answers, errors = {fn.__name__: fn for fn in functions(lab)}, []
+    page = chromium.new_page(viewport={"width": 1440, "height": 900})
+    page.set_default_timeout(20_000)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.expose_function("answer", lambda name, ask: json.loads(json.dumps(answers[name](ask))))
+
+    def serve(route):
+        path = unquote(route.request.url.split("file=")[1]) if "file=" in route.request.url else ""
+        route.fulfill(body=Path(path).read_bytes()) if path else route.fulfill(body="<!doctype html><body></body>", content_type="text/html")
+
+    page.route("http://lab.test/**", serve)
+    first, words = lab.first(), vocabulary()
+    props = {
+        "hub": {"texts": texts(), "sid": "tab", "event": None, "race": labelled(first.race(), first.policy), "source": first.key},
+        "sentence": {"recorded": True, "vocabulary": {**words, "scene": scene_of(PROMPT)}, "prompt": PROMPT, "model": "tiny", "seed": 7},
+        "map": {"dark": palette.DARK, "ramp": palette.SEQUENTIAL},
+        "take": {"recordings": [[r.key, r.title, None] for r in lab.recordings.values()], "models": [], "upload_bytes": 10**7},
+    }
+
+    def load(query=""):
+        page.goto("http://lab.test/" + query)
+        page.evaluate(MOUNT, [{
+            "name": name, "html": text_of(f"{name}.html"), "props": props.get(name, {}),
+            "js": "".join(text_of(f"{script}.js") for script in ("bus", *ALSO.get(name, ()), name)),
+        } for name in ("hub", *ALL)])
+        page.evaluate("lab6.on('map', (next) => { lab6.seen = next; })")
+        page.wait_for_selector("#lab-map [data-drawn]")
+        return page
+
+    yield load
+    page.close()
+    assert not errors, errors
+
+
+def link(**cfg):
+    return "?cfg=" + quote(json.dumps(cfg))
+
+
+@pytest.mark.parametrize("query", ["?cfg={", "?cfg=null", link(policy={"error_threshold": 9}), link(source="recording:gone"), link(preset="nope")])
+def test_a_link_that_cannot_be_read_opens_the_page_with_its_defaults_and_says_so(bench, query):
+    page = bench(query)
+    page.wait_for_function("document.querySelector('.status').textContent.includes('settings could not be read')")
+    assert page.evaluate("[lab6.state.source, lab6.state.preset]") == ["recording:red-star", "sixbit"]
+    assert page.input_value("#knob-error_threshold") == str(Policy.error_threshold)
+
+
+def test_a_link_from_ones_own_run_carries_its_wish_and_not_the_run(bench):
+    page = bench()
+    page.evaluate("""() => { lab6.emit('ask', {prompt: 'a small blue ring spins on a gray background', seed: 41});
+                     lab6.emit('look', {policy: {...lab6.state.policy, error_threshold: 0.1}, preset: '', view: 'drift'}); }""")
+    page.wait_for_function("lab6.state.preset === '' && lab6.state.view === 'drift'")
+    made = page.evaluate("() => { Object.assign(lab6.state, {source: 'run:1-1', steps: 12, mode: 'sixbit'}); return lab6.link(); }")
+    assert "run%3A" not in made
+    page = bench("?" + made.split("?")[1])
+    page.wait_for_function("lab6.state.policy?.error_threshold === 0.1 && lab6.state.view === 'drift'")
+    assert page.evaluate("[lab6.state.steps, lab6.request().seed, lab6.request().prompt, lab6.state.source]") == [
+        12, 41, "a small blue ring spins on a gray background", "recording:red-star"]
+    assert page.locator(".words select").count() and page.input_value(".mode-pick") == "sixbit"
+    page = bench(link(source="run:1-1", policy=Policy(error_threshold=0.08).to_dict()))         # a link made long ago
+    page.wait_for_function("lab6.state.policy?.error_threshold === 0.08")
+
+
+def test_a_link_to_another_recording_opens_its_videos_too(bench):
+    page = bench(link(source="recording:large", preset="w4a8", prompt="no such words", seed=3))
+    page.wait_for_function("lab6.state.source === 'recording:large' && lab6.state.preset === 'w4a8'")
+    page.wait_for_function("document.querySelector('[data-pane=b] .clock').textContent.includes('/50')")
+    assert page.input_value(".free-text") == "no such words"
+
+
+def start(page, source):
+    """Press Run; returns (events of its first two steps)."""
+    page.click(".run")
+    page.wait_for_function("lab6.busy && triggered.length")
+    from app.figures import grid as grids
+
+    told = []
+    for step in (1, 2):
+        blocks, layers = (table[table["step"] < step] for table in (source.trace.blocks, source.trace.layers))
+        drawn = payload(grids.build(blocks, layers, None, 30), None, "decision", "en")
+        told.append({"map": {**drawn, "versus": ["draft"], "against": "draft", "whiches": [], "which": "", "note": f"live {step}"},
+                     "net": {"figures": [], "note": f"live {step}"}})
+    return told
+
+
+def test_what_the_visitor_looks_at_stays_while_a_run_goes_on(bench, lab, source):
+    page = bench()
+    page.wait_for_function("lab6.state.preset === 'sixbit'")
+    first, second = start(page, source)
+    page.evaluate("event => tell(event)", first)
+    page.wait_for_function("lab6.seen.note === 'live 1'")
+    assert not page.is_visible(".back")
+    page.click("[data-view=drift] >> nth=0")
+    page.wait_for_function("lab6.seen.view === 'drift'")
+    page.evaluate("lab6.emit('look', {policy: {...lab6.state.policy, tdc_threshold: 0.22}, preset: ''})")
+    page.wait_for_function("lab6.state.draft")
+    page.evaluate("event => tell(event)", second)
+    assert page.evaluate("[lab6.seen.view, lab6.state.view, lab6.state.aside]") == ["drift", "drift", True]
+    assert "live" not in page.inner_text("#lab-net p") and page.input_value("#knob-tdc_threshold") == "0.22"
+    page.click(".back")
+    assert page.evaluate("lab6.seen.note") == "live 2" and not page.is_visible(".back") and page.inner_text("#lab-net p") == "live 2"
+    page.click("[data-view=drift] >> nth=0")
+    page.wait_for_function("lab6.seen.view === 'drift' && lab6.state.aside")
+    session = lab.sessions.get("tab")
+    session.show(type(source)(**{**vars(source), "key": "run:1"}))
+    done = lab.look(session, session.current, lab.wish({}, session.current), "en")
+    page.evaluate("event => { tell(event); tell({over: true}); }", {"look": done})
+    page.wait_for_function("lab6.state.source === 'run:1' && lab6.seen.view === 'drift' && !lab6.state.aside")
+    page.wait_for_function("lab6.state.policy.tdc_threshold === 0.22 && lab6.state.draft")
+    assert not page.is_visible(".back") and page.is_visible(".run")
+
+
+def test_a_refused_wish_leaves_the_page_where_it_stood(bench):
+    page = bench()
+    page.evaluate("lab6.emit('look', {policy: {error_threshold: 7}, preset: ''})")
+    page.wait_for_selector(".status[data-tone=bad]")
+    assert page.evaluate("lab6.state.preset") == "sixbit"
+    page.evaluate("lab6.emit('look', {view: 'gamma'})")
+    page.wait_for_function("lab6.seen.view === 'gamma'")
+
+
+@pytest.mark.parametrize("name", ["error_threshold", "tdc_threshold", "outlier_threshold"])
+def test_a_knob_keeps_its_scale_under_the_pointer(bench, name):
+    page = bench()
+    page.wait_for_selector(f"#knob-{name}:enabled")
+    box, high = page.locator(f"#knob-{name}").bounding_box(), page.get_attribute(f"#knob-{name}", "max")
+    bars = page.evaluate_handle(f"document.querySelector('.knob.{name} .bars rect')")
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    for part in (0.7, 0.9, 0.99, 0.99, 0.0):
+        page.mouse.move(box["x"] + box["width"] * part, box["y"] + box["height"] / 2)
+        page.wait_for_timeout(150)
+        assert page.get_attribute(f"#knob-{name}", "max") == high
+    page.mouse.up()
+    page.wait_for_function("name => lab6.state.policy[name] === Number(document.querySelector(`#knob-${name}`).value)", arg=name)
+    assert page.evaluate("node => node.isConnected", bars) and page.get_attribute(".status", "data-tone") != "bad"
+
+
+def test_a_scale_widens_for_a_preset_beyond_it_and_its_bars_are_drawn_anew(bench):
+    page = bench()
+    page.wait_for_function("lab6.state.preset === 'sixbit'")
+    heights = "[...document.querySelectorAll('.knob.tdc_threshold .bars rect')].map((bar) => bar.getAttribute('height')).join()"
+    before = page.evaluate(heights)
+    page.evaluate("lab6.emit('look', {preset: 'break', policy: null})")
+    page.wait_for_function("document.querySelector('#knob-tdc_threshold').max === '1'")
+    assert page.input_value("#knob-tdc_threshold") == "1" and page.evaluate(heights) != before
+
+
+def lane(steps, state="running"):
+    return {"step": 1, "total": steps, "seconds": 0.5, "state": state, "label": ["lab.race.own", {}], "note": ""}
+
+
+def test_a_run_without_a_reference_is_compared_with_nothing(bench):
+    page = bench()
+    page.click(".race [data-view=wipe]")
+    assert page.is_visible(".divider")
+    page.evaluate("race => lab6.emit('race', race)", {"run": "one", "fps": 8, "panes": {"a": lane(30), "b": lane(30)}})
+    assert page.inner_text(".step-label") == "step 1 of 30" and page.is_visible("[data-pane=a]")
+    page.evaluate("race => lab6.emit('race', race)", {"run": "two", "fps": 8, "panes": {"b": lane(10)}})
+    assert page.inner_text(".step-label") == "step 1 of 10" and page.get_attribute(".scrub", "max") == "11"
+    assert not page.is_visible("[data-pane=a]") and not page.is_visible(".divider")
+    assert page.get_attribute(".race [data-view=side]", "aria-pressed") == "true" and page.is_disabled(".race [data-view=wipe]")
+    page.evaluate("race => lab6.emit('race', race)", {"run": "three", "fps": 8, "panes": {"a": lane(20), "b": lane(20)}})
+    assert page.is_enabled(".race [data-view=difference]") and page.get_attribute(".race [data-view=wipe]", "aria-pressed") == "true"
+
+
+def test_a_run_without_videos_leaves_no_other_runs_beside_its_map(bench, lab, source):
+    page = bench()
+    assert page.inner_text("[data-file=video]") == "Video: 6-bit (mp4)" and page.inner_text("[data-file=reference]") == "Video: FP16 reference (mp4)"
+    session = lab.sessions.get("tab")
+    session.file = type(source)(**{**vars(source), "key": "file:x", "race": None, "video": {}})
+    page.evaluate("lab6.open('file:x')")
+    page.wait_for_function("lab6.state.source === 'file:x'")
+    assert not page.locator(".pane:visible").count() and "No video" in page.inner_text(".race .note")
+    assert not page.locator(".take [data-lane]:visible").count()
+    drawing = (ROOT / "app" / "lessons" / "drawing.js").read_text(encoding="utf-8")
+    page.evaluate("([code, cfg]) => { const into = new Function('lab', code + '; return intoLab;')(lab6); lab6.go = () => {}; return into(null, cfg); }",
+                  [drawing, {"source": "recording:large", "policy": Policy(tdc_threshold=0.2).to_dict()}])
+    page.wait_for_function("lab6.state.source === 'recording:large' && lab6.state.policy.tdc_threshold === 0.2")
+    page.wait_for_function("document.querySelector('[data-pane=b] .clock').textContent.includes('/50')")
