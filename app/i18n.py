@@ -69,6 +69,11 @@ def plain(lang: str, key: str, **values: Any) -> str:
     return _fill(lang, key, {k: str(v) for k, v in values.items()})
 
 
+def sentences(lang: str, *parts: str) -> str:
+    """Sentences in a row; Chinese puts no blank between them."""
+    return ("" if resolve(lang) == "zh-CN" else " ").join(part for part in parts if part)
+
+
 def said(lang: str, sentence: str) -> str:
     """A warning of the engine in `lang`, by its key; one that this page has no words for stays as it is."""
     key = f"lab.notice.{getattr(sentence, 'key', '')}"

@@ -17,7 +17,7 @@ from app.figures import decision_map as maps
 from app.figures import grid as grids
 from app.figures import palette
 from app.figures.knob_histogram import knobs as histograms
-from app.i18n import plain, said
+from app.i18n import plain, said, sentences
 from app.session import Source
 from app.settings import ROOT
 from engine.replay import replay
@@ -242,7 +242,7 @@ def score(here: grids.Grid, signals: grids.Grid, threshold: float, note: str, la
     judged = maps.verdicts(here, signals if grids.same_shape(signals, here) else here, threshold)
     right = int((judged == maps.V_RIGHT).sum())
     total = right + int(np.isin(judged, (maps.V_WASTE, maps.V_MISS)).sum())
-    return f'{plain(lang, "lab.verdict.score", right=right, total=total)} {note}' if total else note
+    return sentences(lang, plain(lang, "lab.verdict.score", right=right, total=total) if total else "", note)
 
 
 def _legend(grid: grids.Grid, change, draft: bool) -> list[list[str]]:
@@ -302,7 +302,7 @@ def agreement(lang: str) -> str:
             return measured
         off, share = more["bits_error"][1], more["skipped_error"][1]
         trust = "lab.replay.totals" if off <= CLOSE.bits and share <= CLOSE.share else "lab.replay.direction"
-        return f'{plain(lang, trust, bits=f"{off:.1f}", share=round(100 * share))} {measured}'
+        return sentences(lang, plain(lang, trust, bits=f"{off:.1f}", share=round(100 * share)), measured)
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
@@ -312,7 +312,7 @@ def _warning(policy: Policy, source: Source, lang: str) -> str:
     if needs_calibration(policy) and calibration_of(source) is None:
         return plain(lang, "lab.notice.uncalibrated")
     steps = source.trace.meta.steps
-    return " ".join(said(lang, warned) for warned in warnings(policy, steps) if not warned.key.startswith("alarm_"))
+    return sentences(lang, *(said(lang, warned) for warned in warnings(policy, steps) if not warned.key.startswith("alarm_")))
 
 
 def _b64(array: np.ndarray) -> str:

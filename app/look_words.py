@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from app.figures import grid as grids
-from app.i18n import plain
+from app.i18n import plain, sentences
 from app.look import grid_of, kept_of, own_replay, views_of
 from app.machine import spoken
 from engine import cost
@@ -217,7 +217,7 @@ def summary(change, lang: str) -> str:
         return plain(lang, "lab.draft.same")
     first, later = int(change.first.sum()), int(change.later.sum())
     told = plain(lang, "lab.draft.changed", cells=first + later, first=first, later=later)
-    return f'{told} {plain(lang, "lab.draft.shift")}' if later else told
+    return sentences(lang, told, plain(lang, "lab.draft.shift") if later else "")
 
 
 def bits(value: float) -> str:

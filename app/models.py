@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.i18n import plain
+from app.i18n import plain, sentences
 from app.look_words import size
 from app.settings import EMBEDDED, EMBEDDED_NAME, Settings
 
@@ -157,7 +157,7 @@ class Models:
             key = "lab.model.fits" if free > weights * 1.3 else "lab.model.fits_not"
             said = plain(lang, key, **taken, free=size(free))
         cache = cache_bytes(source)
-        return f'{said} {plain(lang, "lab.model.cache", cache=size(cache))}' if cache else said
+        return sentences(lang, said, plain(lang, "lab.model.cache", cache=size(cache)) if cache else "")
 
 
 def cache_bytes(folder: Path) -> int:

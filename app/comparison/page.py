@@ -15,11 +15,10 @@ from app.comparison.headline import headline
 from app.comparison.notes import spoken
 from app.comparison.speed import Benchmark
 from app.figures import compare_frontier
-from app.i18n import plain, resolve, text
+from app.i18n import plain, resolve, sentences, text
 from app.lessons import controls
 from app.lessons.course import finite
 from app.lessons.glossary import paper
-from app.lessons.page import sentences
 from app.links import into_lab
 from engine.settings import PRESETS
 from engine.trace import Trace

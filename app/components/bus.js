@@ -18,6 +18,7 @@ const lab = (window.lab6 ??= (() => {
       const template = (self.texts[self.lang] || {})[key] ?? (self.texts.en || {})[key] ?? "";
       return template.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
     },
+    sentences(...parts) { return parts.filter(Boolean).join(self.lang === "zh-CN" ? "" : " "); },     // Chinese puts no blank between them
     say(sentence, tone = "info") { self.emit("status", { sentence, tone }); },
     root() { return (window.gradio_config?.root || "").replace(/\/$/, ""); },
     file(path) { return self.root() + "/gradio_api/file=" + path.split("/").map(encodeURIComponent).join("/"); },

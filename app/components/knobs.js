@@ -103,7 +103,7 @@ lab.on("knobs", (next) => {
   look = next; policy = { ...next.policy };
   for (const name of ORDER) fill(next.knobs.find((k) => k.name === name));
   draft.hidden = !next.draft; line.textContent = next.draft ?? "";
-  find(".band").textContent = [next.warning, next.band].filter(Boolean).join(" ");
+  find(".band").textContent = lab.sentences(next.warning, next.band);
   find(".measure").hidden = !next.measure;
   const chosen = `${next.preset} ${next.presets}`;
   if (chosen !== headed) { headed = chosen; heads(); } else advanced();

@@ -39,11 +39,6 @@ def group(lang: str, name: str) -> str:
     return text(lang, f"group.{name}") if f"group.{name}" in texts()[lang] else text(lang, "learn.plain", value=name)
 
 
-def sentences(lang: str, *parts: str) -> str:
-    """Sentences in a row; Chinese puts no blank between them."""
-    return ("" if lang == "zh-CN" else " ").join(part for part in parts if part)
-
-
 def source(lang: str, material: Material) -> str:
     """Where the numbers come from."""
     trace = material.probe or material.run

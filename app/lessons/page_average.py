@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.figures import lesson_average as figures
-from app.i18n import text
+from app.i18n import sentences, text
 from app.lessons import average, controls, words
 from app.lessons.material import Film, Material
-from app.lessons.page import Page, missing, plot, sentences, source
+from app.lessons.page import Page, missing, plot, source
 
 KEY = "average"
 SHOWN = 9

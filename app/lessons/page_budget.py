@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.figures import lesson_budget as figures
-from app.i18n import text
+from app.i18n import sentences, text
 from app.lessons import average, budget, controls, words
 from app.lessons.material import Material
-from app.lessons.page import Page, missing, plot, sentences, source
+from app.lessons.page import Page, missing, plot, source
 from engine.settings import Policy
 
 KEY = "budget"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from app.figures import lesson_forecast as figures
-from app.i18n import text
+from app.i18n import sentences, text
 from app.lessons import controls, forecast, words
 from app.lessons.material import Material
-from app.lessons.page import Page, group, missing, plot, sentences, source
+from app.lessons.page import Page, group, missing, plot, source
 
 KEY = "forecast"
 MOST = 0.3

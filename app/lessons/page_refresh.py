@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from app.figures import lesson_refresh as figures
-from app.i18n import text
+from app.i18n import sentences, text
 from app.lessons import controls, refresh, words
 from app.lessons.material import Material
-from app.lessons.page import Page, group, missing, plot, sentences, source
+from app.lessons.page import Page, group, missing, plot, source
 
 KEY = "refresh"
 LITTLE = 0.5          # dB: what an eye does not see at these qualities

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.figures import lesson_rotation as figures
-from app.i18n import text
+from app.i18n import sentences, text
 from app.lessons import controls, rotation, words
 from app.lessons.material import Material
-from app.lessons.page import Page, group, missing, plot, sentences
+from app.lessons.page import Page, group, missing, plot
 from app.lessons.page_ruler import about, run_of
 from app.lessons.tokens import groups
 

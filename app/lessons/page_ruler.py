@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.figures import palette
-from app.i18n import text
+from app.i18n import sentences, text
 from app.lessons import controls, ruler, words
 from app.lessons.material import Material
-from app.lessons.page import Page, group, missing, sentences, source
+from app.lessons.page import Page, group, missing, source
 from app.lessons.tokens import SAMPLES, Token, calmest
 
 KEY = "ruler"

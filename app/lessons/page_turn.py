@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.figures import lesson_average
-from app.i18n import text
+from app.i18n import sentences, text
 from app.lessons import controls, turn, words
 from app.lessons.material import Material, grid_of
-from app.lessons.page import Page, missing, plot, sentences, source
+from app.lessons.page import Page, missing, plot, source
 from app.lessons.page_forecast import reach
 
 KEY = "turn"

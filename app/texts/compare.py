@@ -136,7 +136,7 @@ TEXTS = {
         "compare.note_eager": "bfloat16，未编译",
         "compare.note_fbc": "diffusers 的 FirstBlockCache",
         "compare.note_given": "跳过哪些步由外部给定，以便与其他方法一致",
-        "compare.note_stretched": "哪些模块跳过不是在这个模型上决定的：取自内置模型的录制“{run}”，按复用容差 {tolerance} 重放，再拉伸到这个尺寸",
+        "compare.note_stretched": "哪些模块跳过不是在这个模型上决定的：取自内置模型的录制“{run}”，按复用容忍度 {tolerance} 重放，再拉伸到这个尺寸",
         "compare.note_faulty": "当时它的旋转内核算出的数值有误；做的工作相同，所以时间有效",
         "compare.note_compiled": "对每个模块使用 torch.compile",
         "compare.frontier": "质量与代价",

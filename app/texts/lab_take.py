@@ -66,7 +66,7 @@ TEXTS = {
         "lab.model.cache": "在其常用尺寸下，复用约需再加 {cache}。",
         "lab.model.progress": "{stage}：{done} / {total}",
         "lab.model.stage.load": "加载中",
-        "lab.model.stage.pack": "打包为 4 位",
+        "lab.model.stage.pack": "打包为 4 比特",
         "lab.model.unknown_size": "加载后才知道大小。",
     },
 }

@@ -40,7 +40,7 @@ TEXTS = {
         "并从预算中支付预期的漂移。预算不够付下一步时，模块就计算，账户归零。",
         "budget.task": "给模块更多或更少的预算。",
         "budget.block": "模块",
-        "budget.tolerance": "复用容差：预算",
+        "budget.tolerance": "复用容忍度：预算",
         "budget.ends_low": "谨慎：多计算",
         "budget.ends_high": "便宜：多跳过",
         "budget.saw": "模块 {block}：一步一步花了多少（灰色：跳过；▲：柱子超出图外）",

@@ -30,8 +30,8 @@ TEXTS = {
         "turn.lead": "现在你了解了整台机器，有三个数在操纵它。这里是其中两个；第三个是离群值界限，我们保留它的默认值。找一个平均低于 5 比特的设置，"
         "再让实验室运行它：视频下面的勾还都对吗？",
         "turn.task": "移动两者，直到平均值低于 5。",
-        "turn.precision": "4 比特容差",
-        "turn.reuse": "复用容差",
+        "turn.precision": "4 比特容忍度",
+        "turn.reuse": "复用容忍度",
         "turn.cheaper": "更便宜，更冒险",
         "turn.careful": "谨慎",
         "turn.map": "这个设置下的地图",

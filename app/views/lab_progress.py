@@ -10,7 +10,7 @@ import pandas as pd
 
 from app import sprites
 from app.figures import grid as grids
-from app.i18n import plain, said
+from app.i18n import plain, said, sentences
 from app.lanes import Beat, RunWish
 from app.look import label_of, payload
 from app.look_words import brief
@@ -150,8 +150,9 @@ class Progress:
         words = plain(self.lang, "lab.status.done", seconds=f"{seconds:.1f}", seed=self.wish.seed)
         warned = self.started is not None and self.started.warnings
         if not warned and self.main.trace is not None and self.main.policy.tdc and not self.main.trace.blocks["skipped"].any():
-            words += " " + plain(self.lang, "lab.status.stock_slower")
-        return {"sentence": " ".join([words, *(said(self.lang, warned) for warned in (self.started.warnings if self.started else ()))]), "tone": "info"}
+            words = sentences(self.lang, words, plain(self.lang, "lab.status.stock_slower"))
+        warnings = self.started.warnings if self.started else ()
+        return {"sentence": sentences(self.lang, words, *(said(self.lang, told) for told in warnings)), "tone": "info"}
 
     def stopped(self) -> dict[str, Any]:
         """The last event of a run that ended before its time: what was made so far stays."""

@@ -13,7 +13,7 @@ from functools import wraps
 from app import look as looks
 from app import take
 from app.explain import explain
-from app.i18n import plain, resolve, said
+from app.i18n import plain, resolve, said, sentences
 from app.machine import chip
 from app.models import scene_of
 from app.session import Source
@@ -137,7 +137,7 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
         loaded = lab.models.get(str(ask.get("model", "")), lang)
         said = plain(lang, "lab.model.loaded", name=loaded.name)
         if loaded.handle.calibration is None:
-            said += " " + plain(lang, "lab.model.first")
+            said = sentences(lang, said, plain(lang, "lab.model.first"))
         return {"sentence": said, "name": str(ask.get("model") or loaded.name), "embedded": loaded.embedded}
 
     @answering

@@ -79,3 +79,9 @@ def test_an_unknown_key_says_where_to_add_it():
 def test_catalogue_gives_one_part_in_one_language():
     part = i18n.catalogue("zh-CN", "group.")
     assert part["group.down"] == "前馈下投影" and all(key.startswith("group.") for key in part)
+
+
+def test_chinese_has_one_word_for_bit_and_for_tolerance_and_no_blank_after_a_full_stop():
+    chinese = i18n.texts()["zh-CN"]
+    assert not [key for key, said in chinese.items() if re.search(r"[\d}] ?位(?!置)|(?<![比特单])位数|容差|[。！？；，] ", said)]
+    assert i18n.sentences("zh-CN", "一。", "", "二。") == "一。二。" and i18n.sentences("en", "One.", "", "Two.") == "One. Two."
