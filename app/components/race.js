@@ -83,7 +83,7 @@ function draw() {
   }
 }
 function advance(now) {
-  if (mode !== "recorded" || !race) return;
+  if (mode !== "recorded" || !race?.ready) return;          // its clock starts once its pictures are there
   const time = ((now - recordedFrom) / 1000) * speed;
   let running = false;
   for (const pane of Object.values(panes)) {
@@ -191,7 +191,7 @@ async function recorded(data) {
 }
 function restart() {
   // The first finished step is there at once: before it there is nothing to see.
-  recordedFrom = performance.now() - (1000 * Math.min(...Object.values(panes).map((p) => p.times?.[0] ?? Infinity))) / speed; follow = true; race.over = false; find(".again").hidden = true;
+  recordedFrom = performance.now() - (1000 * Math.min(...Object.values(panes).map((p) => p.times?.[0] ?? Infinity))) / speed; follow = true; race.over = false; race.ready = true; find(".again").hidden = true;
   for (const pane of there()) { pane.step = 0; pane.state = "running"; }
   if (still) recordedFrom -= 1e9;
 }
