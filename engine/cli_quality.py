@@ -17,7 +17,7 @@ from engine.files import shown
 from engine.request import EMBEDDED_DEFAULTS, LIMITS
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "assets" / "tiny"
-GRIDS = ("frontier", "extended", "brief", "defaults", "fine", "accuracy", "agreement", "timing")
+GRIDS = ("frontier", "extended", "brief", "defaults", "fine", "accuracy", "sensitive", "agreement", "timing")
 
 
 WARMING = "warming"

@@ -123,7 +123,7 @@ def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         index = pd.MultiIndex.from_frame(main[["method", "setting"]])
         main = main.assign(seconds_shared=main["seconds"], seconds=alone.reindex(index).to_numpy(), seconds_device=device)
     if len(main):
-        grids = (methods.FRONTIER, methods.EXTENDED, methods.FINE)
+        grids = (methods.FRONTIER, methods.EXTENDED, methods.FINE, methods.SENSITIVE_REUSE)
         swept = {pair for grid in grids for pair in _settings(grid)}
         judged = pd.Series([pair in _settings(methods.ACCURACY) for pair in zip(main["method"], main["setting"])], main.index)
         published = [pair in swept for pair in zip(main["method"], main["setting"])]

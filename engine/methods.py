@@ -9,6 +9,7 @@ Lists of (method, setting), in the order in which a sweep that may be cut short 
 * `EXTENDED`: our extensions beyond the paper, on trial.
 * `DEFAULTS`: one setting of `sixbit` or `int8_tdc` changed at a time, to choose the defaults from.
 * `FINE`: more thresholds of the same methods.
+* `SENSITIVE_REUSE`: the bits chosen by measured sensitivity, under reuse.
 * `BRIEF` and `ACCURACY`: parts of the first two, to run first, and to run on more prompts.
 
 Our methods are presets of `engine.policy` with some fields replaced; the rest of what they know comes from probes:
@@ -44,6 +45,8 @@ _LEAN = {"resume": "last_gamma", "purify_to": "int8"}
 OURS: Mapping[str, str] = {
     **{name: name for name in ("fp16", "w4a16", "w4a8", "w4a4", "dmpq", "tdc", "int8_tdc", "dmpq_tdc", "sixbit")},
     **dict.fromkeys(("static_mix", "static_sensitive", "dmpq_weighted", "dmpq_sensitive"), "dmpq"),
+    "dmpq_tdc_sensitive": "dmpq_tdc",
+    "sixbit_sensitive": "sixbit",
     "tdc_extrapolated": "tdc",
     "int8_tdc_extrapolated": "int8_tdc",
     "sixbit_lean": "sixbit",
@@ -54,11 +57,11 @@ OURS: Mapping[str, str] = {
 CALIBRATED = frozenset(name for name, preset in OURS.items() if PRESETS[preset].precision == "dynamic")
 """Methods that need probe traces, for their fitted lines."""
 
-SENSITIVE = frozenset({"static_sensitive", "dmpq_sensitive"})
+SENSITIVE = frozenset({"static_sensitive", "dmpq_sensitive", "dmpq_tdc_sensitive", "sixbit_sensitive"})
 """Methods that also need the measured sensitivity of the layers."""
 
 EXTENSIONS = frozenset({
-    "dmpq_weighted", "dmpq_sensitive", "tdc_extrapolated", "int8_tdc_extrapolated", "sixbit_lean", "sixbit_extended",
+    "dmpq_weighted", "dmpq_sensitive", "dmpq_tdc_sensitive", "sixbit_sensitive", "tdc_extrapolated", "int8_tdc_extrapolated", "sixbit_lean", "sixbit_extended",
 })  # fmt: skip
 """Ours beyond the paper, on trial: measured with the frontier, named as extensions."""
 
@@ -118,8 +121,25 @@ ACCURACY: Grid = {
     "sixbit": (_DYNAMIC_REUSE[2],),
     "int8_tdc": (_REUSE[2],),
     "int8_tdc_extrapolated": (_AHEAD[1],),
+    "dmpq_sensitive": ({"target_bits": 6.0},),
 }
 """Presets at their own thresholds, for more prompts than the frontier has: prompt accuracy counts clips one by one."""
+
+SENSITIVE_REUSE: Grid = {
+    "dmpq_sensitive": tuple({"target_bits": value} for value in (6.0, 5.0, 7.0)),
+    "dmpq_tdc_sensitive": (
+        {"target_bits": 6.0, **_REUSE[2]},
+        {"target_bits": 5.0, **_REUSE[2]},
+        {"extrapolation": 0.8, "target_bits": 6.0, **_REUSE[2]},
+        {"extrapolation": 0.8, "target_bits": 7.0, **_REUSE[2]},
+    ),
+    "sixbit_sensitive": (
+        {"target_bits": 6.0, **_REUSE[2]},
+        {"extrapolation": 0.8, "target_bits": 6.0, **_REUSE[2]},
+        {"target_bits": 6.0, **_LEAN, **_REUSE[2]},
+    ),
+}
+"""Weighting by sensitivity under reuse: `target_bits` is met without it."""
 
 DEFAULTS: Grid = {
     "dmpq_tdc": _DYNAMIC_REUSE[:2],
@@ -163,7 +183,7 @@ FINE: Grid = {
 
 GRIDS: Mapping[str, Grid] = {
     "frontier": FRONTIER, "extended": EXTENDED, "brief": BRIEF, "defaults": DEFAULTS, "fine": FINE,
-    "accuracy": ACCURACY,
+    "accuracy": ACCURACY, "sensitive": SENSITIVE_REUSE,
 }  # fmt: skip
 
 

@@ -33,10 +33,15 @@ DUELS: tuple[tuple[str, str, str], ...] = (
     ("sixbit_extended", "sixbit", "bits"),
     ("sixbit_extended", "int8_tdc_extrapolated", "bits"),
     ("sixbit_extended", "w4a8_first_block_cache", "bits"),
+    ("dmpq_tdc_sensitive", "int8_tdc", "bits"),
+    ("dmpq_tdc_sensitive", "w4a8_first_block_cache", "bits"),
+    ("sixbit_sensitive", "sixbit", "bits"),
+    ("sixbit_sensitive", "int8_tdc", "bits"),
     ("dmpq", "static_mix", "bits_computed"),
     ("dmpq", "static_sensitive", "bits_computed"),
     ("dmpq", "dmpq_sensitive", "bits_computed"),
     ("dmpq", "dmpq_weighted", "bits_computed"),
+    ("dmpq_sensitive", "static_sensitive", "bits_computed"),
 )
 """(method, rival, at equal what): cache rule against cache rule, bit rule against bit rule."""
 

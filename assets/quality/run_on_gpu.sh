@@ -13,7 +13,7 @@ set -u
 : "${OUT:?where the results go}" "${MODEL:=assets/tiny}" "${PROMPTS:=64}" "${STEPS:=30}" "${SWEEP:=420}" "${PER_GPU:=24}"
 : "${DEVICE:=cuda}" "${PROBES:=8}" "${RECORDERS:=4}" "${POLICIES:=50}" "${CPU_TIMERS:=14}" "${TIMING:=60}" "${LAYERS:=6}"
 : "${FIRST:=24}" "${TUNING:=24}" "${ACCURACY:=192}" "${RESUME:=}" "${METHODS:=}" "${CARDS:=}" "${JOIN:=0}" "${MPS:=1}" "${TABLES:=1}"
-: "${GRIDS:=brief frontier extended defaults agreement fine accuracy}"
+: "${TUNE:=1}" "${GRIDS:=brief frontier extended defaults agreement fine accuracy sensitive}"
 export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENCV_FOR_THREADS_NUM=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 work=${RESUME:-$(mktemp -d)}; mkdir -p "$OUT" "$work/probes" "$work/share"; began=$SECONDS
 mapfile -t cards < <(nvidia-smi -L 2>/dev/null | sed -n 's/^GPU \([0-9]*\):.*(UUID: \(.*\))$/\1 \2/p' |
@@ -71,7 +71,7 @@ for ((i = 0; i < RECORDERS; i++)); do
   (engine "$i" "probe$i" "$SWEEP" theory --device "$DEVICE" --out "$work" --record "$PROBES" --shard "$i/$RECORDERS" --layers $((i == 0 ? LAYERS : 0))
   [ $i -ne $((RECORDERS - 1)) ] || rm -f "$work/share/warming") & jobs+=($!)
 done
-engine 0 tune $((SWEEP - 10)) tune --device "$DEVICE" --prompts 3 --keep-quality 0.98 --out "$work/tuned.json" & jobs+=($!)
+[ "$TUNE" = 0 ] || engine 0 tune $((SWEEP - 10)) tune --device "$DEVICE" --prompts 3 --keep-quality 0.98 --out "$work/tuned.json" & jobs+=($!)
 for ((i = 0; i < shards; i++)); do
   engine "$i" "sweep$i" $((SWEEP + 20)) frontier --device "$DEVICE" "${shared[@]}" --budget "$SWEEP" --shard "$i/$shards" ${METHODS:+--methods $METHODS} & jobs+=($!)
 done
