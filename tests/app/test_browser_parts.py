@@ -163,18 +163,25 @@ def test_a_refused_wish_leaves_the_page_where_it_stood(bench):
     page.wait_for_function("lab6.seen.view === 'gamma'")
 
 
+def grasp(page, name):
+    """Where a knob is in the window."""
+    page.locator(f"#knob-{name}").scroll_into_view_if_needed()
+    return page.locator(f"#knob-{name}").bounding_box()
+
+
 @pytest.mark.parametrize("name", ["error_threshold", "tdc_threshold", "outlier_threshold"])
 def test_a_knob_keeps_its_scale_under_the_pointer(bench, name):
     page = bench()
     page.wait_for_selector(f"#knob-{name}:enabled")
-    box, high = page.locator(f"#knob-{name}").bounding_box(), page.get_attribute(f"#knob-{name}", "max")
+    box, high = grasp(page, name), page.get_attribute(f"#knob-{name}", "max")
     bars = page.evaluate_handle(f"document.querySelector('.knob.{name} .bars rect')")
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.mouse.down()
-    for part in (0.7, 0.9, 0.99, 0.99, 0.0):
+    for part, low, top in ((0.7, 0.6, 0.8), (0.9, 0.8, 1), (0.995, 0.95, 1), (0.995, 0.95, 1), (0.0, 0, 0.2)):
         page.mouse.move(box["x"] + box["width"] * part, box["y"] + box["height"] / 2)
         page.wait_for_timeout(150)
         assert page.get_attribute(f"#knob-{name}", "max") == high
+        assert low <= float(page.input_value(f"#knob-{name}")) / float(high) <= top
     page.mouse.up()
     page.wait_for_function("name => lab6.state.policy[name] === Number(document.querySelector(`#knob-${name}`).value)", arg=name)
     assert page.evaluate("node => node.isConnected", bars) and page.get_attribute(".status", "data-tone") != "bad"
@@ -188,6 +195,14 @@ def test_a_scale_widens_for_a_preset_beyond_it_and_its_bars_are_drawn_anew(bench
     page.evaluate("lab6.emit('look', {preset: 'break', policy: null})")
     page.wait_for_function("document.querySelector('#knob-tdc_threshold').max === '1'")
     assert page.input_value("#knob-tdc_threshold") == "1" and page.evaluate(heights) != before
+    box, seen = grasp(page, "tdc_threshold"), page.evaluate(heights)
+    page.mouse.move(box["x"] + box["width"] * 0.95, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] / 2)
+    page.wait_for_function("lab6.state.policy.tdc_threshold < 0.4")
+    page.wait_for_timeout(200)
+    assert page.get_attribute("#knob-tdc_threshold", "max") == "1" and page.evaluate(heights) == seen      # in the hand: as it was
+    page.mouse.up()
 
 
 def lane(steps, state="running"):
