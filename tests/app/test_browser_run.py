@@ -45,6 +45,12 @@ def test_a_run_shows_previews_and_leaves_its_result(tab, served):
     assert session.current.video["a"].shape == session.current.video["b"].shape == (17, 128, 128, 3)
     assert len(session.current.trace.blocks) and np.isfinite(session.current.psnr)
     assert page.locator(".ticks li").count() >= 10
+    own = page.evaluate("lab6.state.source")
+    page.select_option(".runs-pick", "recording:large")
+    page.wait_for_function("lab6.state.source === 'recording:large' && document.querySelector('[data-pane=b] .clock').textContent.includes('/50')")
+    page.select_option(".runs-pick", own)          # what was run here comes back with its race
+    page.wait_for_function("key => lab6.state.source === key && document.querySelector('[data-pane=b] .clock').textContent.startsWith('5/5')", arg=own)
+    assert "Your own run again" in page.inner_text(".note") and page.locator(".ticks li").count() >= 10
 
 
 def test_stop_ends_within_a_step_and_the_next_click_is_not_lost(tab, served):
@@ -66,6 +72,10 @@ def test_stop_ends_within_a_step_and_the_next_click_is_not_lost(tab, served):
     ended(page)
     assert not session.running and len(served[1].gate) == 0
     assert session.current.trace.blocks["step"].max() < 39
+    page.evaluate("() => { document.querySelector('.run').click(); document.querySelector('.stop').click(); }")          # a double click
+    ended(page)
+    assert not session.running and session.stopped == page.evaluate("lab6.state.runId")
+    assert "left the line" in page.inner_text(".status") or "Stopped" in page.inner_text(".status")
 
 
 @pytest.mark.parametrize("leave", ["close", "reload"])
