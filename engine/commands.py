@@ -172,9 +172,11 @@ def ready(given, bars: Progress):
     """The model, loaded and attached without a policy, under the calibration of --calibration where there is one."""
     from engine.attach import attach
     from engine.calibrate import load_calibration
-    from engine.load import load
+    from engine.load import device_for, load
+    from kernels.first_use import compile_beside
 
     task = bars.add_task("loading the model", total=None)
+    compile_beside(device_for(given.device))
     pipe = load(given.model, given.device, given.dtype)
     bars.update(task, description="packing the weights")
     handle = attach(pipe, progress=lambda done, total: bars.update(task, completed=done, total=total))

@@ -259,3 +259,9 @@ def test_help_is_quick_and_needs_no_torch():
     assert "calibrate" in result.stdout
 
 
+
+
+def test_the_process_ends_with_the_code_and_nothing_of_its_words_is_lost():
+    command = [sys.executable, "-m", "engine", "generate", "--prompt", "p", "--policy", "seven_bit"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 2 and result.stderr.startswith("error: --policy must be one of auto") and not result.stdout

@@ -3,6 +3,7 @@
 import torch
 
 from kernels import pack_weight, target, warm_up
+from kernels.first_use import compile_beside
 
 
 def weights():
@@ -30,3 +31,11 @@ def test_each_size_is_compiled_once_for_every_precision(monkeypatch):
     for call in (((32, 128), "int8"), ((16, 64), "nvfp4"), ((16, 64), "w4a16"), ("norm_modulate", "nvfp4")):
         assert call in calls
     assert len(calls) == 2 * 7
+
+
+def test_the_loops_compile_beside_other_work_and_only_where_they_are_used():
+    thread = compile_beside("cpu")
+    assert (thread is not None) == target.probe("cpu").compiled_loops
+    if thread is not None:
+        thread.join()
+    assert compile_beside("meta") is None
