@@ -123,7 +123,7 @@ class Lab:
         """The answer to "how does it look?"."""
         rivals = {"previous": session.previous, "file": session.file}
         told = looks.look(source, wish, lang, {k: s for k, s in rivals.items() if s is not None and s.key != source.key})
-        told["about"]["own"] = [[held.key, held.title] for held in session.own]
+        told["about"]["own"] = [[held.key, held.title, looks.label_of(held.policy)] for held in session.own]
         return told
 
 

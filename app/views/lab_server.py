@@ -15,7 +15,6 @@ from app import take
 from app.explain import explain
 from app.i18n import plain, resolve, said, sentences
 from app.machine import chip
-from app.models import scene_of
 from app.session import Source
 from app.views.lab_estimate import estimate as seconds_of
 from app.views.lab_memory import Gone, Lab, race_of
@@ -81,7 +80,7 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
         source = lab.source(session, ask.get("source"))
         session.show(source)
         return {"look": lab.look(session, source, looks.Wish(source.policy), lang), "race": race_of(source),
-                "ask": {"prompt": source.prompt, "seed": source.seed, "scene": scene_of(source.prompt)}}
+                "ask": {"prompt": source.prompt, "seed": source.seed}}
 
     @answering
     def estimate(ask: dict) -> dict:

@@ -1,5 +1,7 @@
 """Runs through `events` on a small random model: limits, references, a first run that calibrates, what a broken run leaves."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -73,7 +75,7 @@ def test_own_runs_can_be_opened_again_with_their_race(lab, folder):
     asked(lab, "open", source="recording:red-star")
     found = asked(lab, "open", source="run:1")
     assert found["race"]["recorded"] and set(found["race"]["panes"]) == {"a", "b"} and found["ask"]["seed"] == 5
-    assert found["look"]["about"]["own"] == [[f"run:{n}", f"{SMALL['prompt']} · {seed}"] for n, seed in ((2, 6), (1, 5))]
+    assert found["look"]["about"]["own"] == [[f"run:{n}", f"{SMALL['prompt']} · {seed}", "lab.preset.w4a8"] for n, seed in ((2, 6), (1, 5))]
     pane = found["race"]["panes"]["a"]
     assert len(pane["times"]) == 3 and pane["sheet"]["src"].startswith("data:image/webp") and pane["label"][0] == "lab.race.fp16"
     assert set(race_of(lab.sessions.get("tab").find("run:2"))["panes"]) == {"b"}
@@ -129,6 +131,29 @@ def test_the_next_large_model_takes_the_place_of_the_last(lab, folder, tmp_path)
     assert models.kept(str(folder), "en") is first          # a refusal costs nobody a loaded model
     models.get(str(other), "en")
     assert models.kept(str(folder), "en") is None and models.kept(str(other), "en") is not None and models.progress is None
+
+
+def test_a_model_that_loads_holds_nobody_up(lab, folder, tmp_path, monkeypatch):
+    """A visitor who waits for a download lets the next one go first, and leaves with a stop."""
+    import engine.load as loading
+
+    models, gate, ready = models_of.shared(), Gate(1, 4), threading.Event()
+    models.get(str(folder), "en")
+
+    def slow(source, progress):
+        assert ready.wait(60)
+        raise ValueError("Nothing there.")
+
+    monkeypatch.setattr(loading, "load", slow)
+    wishes = [{"id": "1", "model": str(tmp_path / "slow")}, {"id": "2", "model": str(folder)}, {"id": "3", "model": str(tmp_path / "slow")}]
+    first, second, third = (events(lab, gate, {**SMALL, "preset": "w4a8", "mode": "sixbit", **wish}, f"tab{wish['id']}") for wish in wishes)
+    assert next(first)["status"]["sentence"] == next(third)["status"]["sentence"].replace("1 ahead of you; yours starts by itself.", "Loading the model…")
+    done = list(second)
+    assert done[-1]["over"] and done[-1]["look"]["source"] == "run:2" and models.kept(str(folder), "en") is not None
+    lab.sessions.get("tab3").halt("3")
+    assert "left the line" in list(third)[-1]["status"]["sentence"]
+    ready.set()
+    assert list(first)[-1]["status"]["sentence"] == "Nothing there." and len(gate) == 0
 
 
 def test_the_code_to_take_home_makes_the_clip_that_was_seen(lab, folder, tmp_path, monkeypatch):
