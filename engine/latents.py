@@ -8,6 +8,7 @@ least-squares fit on the first clip that the autoencoder decoded, kept in the us
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import zipfile
 from dataclasses import dataclass
@@ -31,12 +32,15 @@ class CleanSpy:
     def __init__(self, scheduler):
         self._scheduler, self._seen = scheduler, None
         stock = scheduler.step
+        signature = inspect.signature(stock)
 
         # Pipelines read the signature of `step` to learn which arguments it takes; wraps keeps it.
         @functools.wraps(stock)
-        def step(model_output, timestep, sample, *args, **kwargs):
-            result = stock(model_output, timestep, sample, *args, **kwargs)
-            self._seen = (model_output, timestep, sample, result)
+        def step(*args, **kwargs):
+            result = stock(*args, **kwargs)
+            # By name: CogVideoXDPMScheduler has other arguments in between.
+            given = signature.bind(*args, **kwargs).arguments
+            self._seen = (*(given.get(name) for name in ("model_output", "timestep", "sample")), result)
             return result
 
         scheduler.step = step
@@ -46,8 +50,12 @@ class CleanSpy:
         if self._seen is None:
             return None
         output, timestep, sample, result = self._seen
+        if sample is None:
+            return None
         if isinstance(result, tuple) and len(result) > 1 and getattr(result[1], "shape", None) == sample.shape:
             return result[1]
+        if output is None or timestep is None:
+            return None
         return predicted_clean(self._scheduler, output, timestep, sample)
 
     def forget(self) -> None:
@@ -96,15 +104,20 @@ def _trained(folder: str, device: str):
 
 
 class Preview:
-    """Draws x̂₀ for one pipeline: by its trained decoder, else by colours fitted once, else not at all."""
+    """Draws x̂₀ for one pipeline: by its trained decoder, else by colours fitted once, else not at all.
+
+    path: where the fitted colours are kept.
+    """
 
     def __init__(self, pipe, owner):
         self._pipe, self._colours = pipe, None
-        self._path = cache_path(owner.model_hash).parent.parent / "previews" / f"{owner.model_hash}.npz"
+        self.path = cache_path(owner.model_hash).parent.parent / "previews" / f"{owner.model_hash}.npz"
         folder = Path(str(getattr(owner.pipe, "name_or_path", "") or "")) / "preview"
         self._folder = str(folder) if (folder / "config.json").is_file() else None
         if self._folder is None:
-            self._colours = LatentColours.load(self._path)
+            stored = LatentColours.load(self.path)
+            if stored is not None and stored.frames_each == pipe.vae_scale_factor_temporal:
+                self._colours = stored
 
     @torch.no_grad()
     def draw(self, latents: torch.Tensor | None, frames: int) -> np.ndarray | None:
@@ -122,9 +135,11 @@ class Preview:
         if latents is None or self._folder is not None or self._colours is not None:
             return
         clip = frames_first(self._pipe, latents, len(frames)).float().cpu().numpy()
-        if np.isfinite(clip).all() and len(clip) > 1:
+        # Video-to-video keeps the frames of its input, whose number need not fit whole latents.
+        fits = len(clip) > 1 and len(frames) - 1 == (len(clip) - 1) * self._pipe.vae_scale_factor_temporal
+        if fits and np.isfinite(clip).all():
             self._colours = LatentColours.fit(clip, frames)
-            self._colours.save(self._path)
+            self._colours.save(self.path)
 
 
 @dataclass(frozen=True)
@@ -137,6 +152,11 @@ class LatentColours:
 
     first: np.ndarray
     others: np.ndarray
+
+    @property
+    def frames_each(self) -> int:
+        """r: how many frames a latent stands for, but for the first."""
+        return self.others.shape[1] // 3
 
     @classmethod
     def fit(cls, latents: np.ndarray, frames: np.ndarray) -> LatentColours:

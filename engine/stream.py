@@ -263,14 +263,14 @@ class _Worker:
         _finish_device(device)
         ended = self._clock()
         frames = _to_bytes(np.asarray(output))
-        if preview is not None:
-            preview.learn(latents, frames)
         first = self._first_evaluation if self._first_evaluation is not None else began
         seconds = {"encode": first - began, "denoise": last - first, "decode": ended - last}
         memory = {**run.memory, **_peak(device)}
         run.describe(seconds=seconds, memory={name: float(value) for name, value in memory.items()})
         trace = run.trace
         self._events.put(Finished(frames, trace, trace.report, seconds, memory))
+        if preview is not None:
+            _harmless(preview.learn, latents, frames)
 
     def _on_evaluation(self, evaluation) -> None:
         if self._first_evaluation is None:
@@ -283,9 +283,17 @@ class _Worker:
         if preview is None:
             return None
         began = time.perf_counter()
-        picture = preview.draw(spy.clean(), self._request.frames)
+        picture = _harmless(lambda: preview.draw(spy.clean(), self._request.frames))
         self._idle += time.perf_counter() - began
         return picture
+
+
+def _harmless(work, *arguments):
+    """What `work` gives, or None: a scheduler or a layout that previews cannot read must not cost anybody the clip."""
+    try:
+        return work(*arguments)
+    except Exception:
+        return None
 
 
 def _describe(run, request: Request) -> None:
