@@ -48,7 +48,7 @@ PANELS = (
         Line("sixbit_extended", "sixbit, extrapolated", "#cc79a7"), Line("dmpq_tdc", "dmpq_tdc", "#8a7000"),
     )),
     Panel("4-bit weights: which bits? (nothing skipped)", "bits_computed", "activation bits", (
-        Line("dmpq", "dmpq", "#111111"), Line("dmpq_sensitive", "dmpq, weighted (ours)", "#d55e00"),
+        Line("dmpq", "dmpq", "#111111"), Line("dmpq_sensitive", "by sensitivity (ours)", "#d55e00"),
         Line("static_mix", "static mix", "#0072b2"), Line("static_sensitive", "static, by sensitivity", "#009e73"),
         Line("w4a8", "w4a8", "#777777"), Line("w4a4", "w4a4", "#8a7000"),
     )),

@@ -171,5 +171,6 @@ def both_sources(agreed: pd.DataFrame) -> pd.DataFrame:
     marked = [name for name in agreed.columns if name.startswith("run_")]
     if not marked:
         return own
-    other = agreed[marked].rename(columns=lambda name: name.removeprefix("run_")).dropna(subset=["skips"])
-    return pd.concat([own, other.assign(source="run")], ignore_index=True)
+    other = agreed[marked].rename(columns=lambda name: name.removeprefix("run_"))
+    other = other.assign(source="run", **{name: agreed[name] for name in ("setting", "prompt") if name in agreed})
+    return pd.concat([own, other.dropna(subset=["skips"])], ignore_index=True)

@@ -47,8 +47,9 @@ class Policy:
     * tuned_steps: the number of steps that tdc_threshold was tuned at; None: not tuned.
 
     The default thresholds were measured on the embedded model at its 30 steps: there 0.092 is the smallest multiple of
-    0.002 with DMPQ alone under 6 bits (5.6); from 0.12 to 0.18 the skips rise from 36 to 47 % for 0.5 dB of PSNR, with
-    every tick of 14 clips right. What else was measured, and where these rules lose: assets/quality/README.md.
+    0.002 with DMPQ alone under 6 bits (5.5); from 0.12 to 0.18 the skips rise from 37 to 47 % for 0.1 dB of PSNR to FP16
+    (2.0 dB to the same weights), with as many of 64 clips right as in FP16. What else was measured, and where these rules
+    lose: assets/quality/README.md.
 
     Raises `PolicyError` (a ValueError) for a value out of range. Values are never clipped in silence.
     """
