@@ -19,15 +19,6 @@ from engine.sweep import Task
 DONE = b"done"
 
 
-def take(folder: Path, part: Iterable[Task]):
-    """A context manager of whether `part` is this process's: not if another works on it or it is done.
-
-    The part counts as done when the context ends without an exception and `finished` was called on what it yields.
-    """
-    digest = hashlib.sha256(" ".join(task.key for task in part).encode()).hexdigest()[:20]
-    return _lock(Path(folder) / f"{digest}.part")
-
-
 class Claim:
     """What `take` yields: true while the part is ours; `state` is "ours", "busy" or "done"."""
 
@@ -43,13 +34,18 @@ class Claim:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[Claim]:
+def take(folder: Path, part: Iterable[Task]) -> Iterator[Claim]:
+    """Whether `part` is this process's while the context lasts: not if another works on it, or it is done.
+
+    Raises RuntimeError where the system has no file locks.
+    """
     try:
         import fcntl
     except ImportError:
         raise RuntimeError("Sharing a sweep's work needs file locks as Linux and macOS have them; use --shard i/n here.") from None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    digest = hashlib.sha256(" ".join(task.key for task in part).encode()).hexdigest()[:20]
+    folder.mkdir(parents=True, exist_ok=True)
+    file = os.open(folder / f"{digest}.part", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,7 +81,7 @@ def run(
                 if claim:
                     todo = [task for task in part if task.key not in done]
                     added += sweep.run(todo, store, execute, budget_seconds=left, **options)
-                    if left is None or time.monotonic() - started <= budget_seconds:
+                    if all(task in store for task in todo):
                         claim.finished()
                     break
         else:  # nothing to take: what is left is busy elsewhere, or waits for a file

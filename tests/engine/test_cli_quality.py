@@ -81,6 +81,21 @@ def test_a_place_that_takes_no_tables_is_told_before_the_work(place, folder, tmp
     assert "takes no new file" in capsys.readouterr().err
 
 
+def test_a_broken_device_ends_the_process_and_a_failed_run_does_not(folder, tmp_path, monkeypatch, capsys):
+    sweep = ["frontier", "--model", str(folder), "--device", "cpu", "--steps", "5", "--methods", "fp16", "w4a16",
+             "--prompts", "1", "--share", str(tmp_path / "share"), "--out", str(tmp_path / "f.parquet")]  # fmt: skip
+
+    def broken(bench, task):
+        raise RuntimeError(message)
+
+    monkeypatch.setattr("engine.lab_tasks.execute", broken)
+    message = "no such threshold"
+    assert main([*sweep, "--shard", "0/2"]) == 1 and "2 failed" in capsys.readouterr().out
+    message = "CUDA error: an illegal memory access was encountered"
+    assert main([*sweep, "--share", str(tmp_path / "other"), "--shard", "1/2"]) == 2
+    assert "illegal memory access" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [["tune"], ["frontier", "--out", "f.parquet"], ["theory", "--out", "."]])
 def test_the_embedded_model_is_found_from_any_folder(command):
     model = Path(_parser().parse_args(command).model)

@@ -61,6 +61,15 @@ def test_what_a_dying_process_had_taken_is_taken_up_again(tmp_path):
     assert dealing.run(parts(5), tmp_path, sweep.Store(tmp_path / "2.jsonl"), lambda task: {}, done=known) == 2
 
 
+def test_a_part_with_a_failed_run_is_left_for_a_later_start(tmp_path):
+    def fails(task):
+        raise ValueError("no such threshold")
+
+    store, told = sweep.Store(tmp_path / "0.jsonl"), []
+    assert dealing.run(parts(1), tmp_path, store, fails, failed=lambda task, error: told.append(task)) == 0
+    assert len(told) == 2 and dealing.run(parts(1), tmp_path, store, lambda task: {}) == 2
+
+
 def test_a_part_that_is_not_ready_is_passed_over_and_a_budget_leaves_it_unfinished(tmp_path):
     order, store = [], sweep.Store(tmp_path / "0.jsonl")
 
