@@ -38,6 +38,6 @@ async function ask() {
   if (mine === turn && info) show(info);
 }
 lab.on("pin", (next) => { pin = next; ask(); });
-lab.on("unpin", () => { pin = null; hint(); });
+lab.on("unpin", () => { pin = null; turn++; hint(); });
 lab.on("lang", () => (pin ? ask() : hint()));
 hint();

@@ -106,6 +106,7 @@ function ended(answer) {
   aside(false); newest = {};
   if (!theirs) return take(answer);
   Object.assign(state, { source: answer.source, versus: "draft", which: answer.map.which });
+  lab.emit("unpin", {});                           // the pinned cell was another run's
   look(state.draft ? {} : { policy: null, preset: null });
 }
 watch("sid", () => { state.sid = props.sid; });
@@ -115,7 +116,7 @@ async function open(source) {
   const answer = await lab.call("open", { source });
   if (!answer) return null;
   if (!lab.busy) lab.emit("race", answer.race ?? { run: source, panes: {}, note: ["lab.race.no_video", {}] });
-  lab.emit("source", answer.look.about); take(answer.look); lab.emit("unpin", {});
+  lab.emit("unpin", {}); lab.emit("source", answer.look.about); take(answer.look);
   return answer;
 }
 lab.open = open;

@@ -151,6 +151,7 @@ def test_what_the_visitor_looks_at_stays_while_a_run_goes_on(bench, lab, source)
     page.evaluate("event => { tell(event); tell({over: true}); }", {"look": done})
     page.wait_for_function("lab6.state.source === 'run:1' && lab6.seen.view === 'drift' && !lab6.state.aside")
     page.wait_for_function("lab6.state.policy.tdc_threshold === 0.22 && lab6.state.draft")
+    page.wait_for_selector(".explain h2:has-text('Block')")
     assert not page.is_visible(".back") and page.is_visible(".run")
 
 
