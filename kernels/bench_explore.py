@@ -15,18 +15,18 @@ import torch
 import torch.nn.functional as F
 
 from kernels import bench, bench_cases, quantize_int8, quantize_nvfp4, target
-from kernels.bench_cases import COGVIDEOX
+from kernels.bench_cases import COGVIDEOX, WAN
 from kernels.gelu_quantize import gelu_quantize
 from kernels.norm_modulate import Stream, norm_modulate
 
-# Values a thread holds, tokens a program, pipeline stages of its loop; modulation held, most registers.
+# Values a thread holds, tokens a program, pipeline stages of its loop, most registers a thread, early start.
 CANDIDATES = {
-    "quantize": ((96, 1, 1, False, 128), (48, 1, 1), (48, 1, 1, False, 64), (48, 8, 1)),
+    "quantize": ((96, 1, 1), (96, 1, 1, 128), (48, 1, 1), (48, 8, 1)),
     "norm_modulate": (
-        (96, 1, 1), (96, 1, 1, False, 128), (96, 4, 1, False, 128), (48, 1, 1), (48, 1, 1, False, 64),
-        (48, 4, 1), (24, 1, 1), (24, 8, 3, True),
+        (96, 1, 1, 128), (96, 1, 1, 128, True), (96, 1, 1, 112), (48, 1, 1, 0, True), (48, 2, 1, 128, True),
+        (48, 2, 1, 168, True), (24, 2, 1, 80, True), (24, 4, 1, 128, True),
     ),
-    "gelu_quantize": ((96, 1, 1), (96, 1, 1, False, 128), (96, 2, 1, False, 128), (48, 1, 1), (48, 1, 1, False, 64)),
+    "gelu_quantize": ((96, 1, 1), (96, 1, 1, 128), (48, 1, 1), (48, 1, 1, 64)),
 }
 _BYTES = {"int8": 3.0, "nvfp4": 2.5625}
 # A configuration further from float64 than its format allows is wrong, however fast.
@@ -61,7 +61,7 @@ def fastest(device: str, only: str = "") -> Iterator[None]:
     copy = _copy_rate(large)
     print(f"copy {copy:.0f} GB/s", flush=True)
     winners = dict(LAUNCHES)
-    for (op, quantize), operation in _operations(large).items():
+    for (op, quantize, width), operation in _operations(large).items():
         if only not in op:
             continue
         found = []
@@ -72,11 +72,11 @@ def fastest(device: str, only: str = "") -> Iterator[None]:
                 found.append((time, launch))
             rate = 1e-6 * operation.bytes / time
             print(
-                f"{op:<14} {quantize:<6} {launch.values:>3} values {launch.tokens:>3} tokens {launch.stages} stages "
-                f"{'held' if launch.held else '    '} {launch.registers or '':>3} "
+                f"{op:<14} {quantize:<6} {width:>6} wide {launch.values:>3} values {launch.tokens:>3} tokens {launch.stages} stages "
+                f"{launch.registers or '':>3} {'early' if launch.early else '     '} "
                 f"{time:8.4f} ms {rate:7.0f} GB/s {100 * rate / copy:4.0f} % of copy  error {error:.2e}", flush=True,
             )  # fmt: skip
-        if found:
+        if found and width != WAN.channels:
             winners[op, quantize] = min(found)[1]
     del operation, large
     if only in "products":
@@ -95,7 +95,7 @@ def compile_part(index: int, count: int, only: str = "") -> None:
     everything = [(key, launch) for key in operations if only in key[0] for launch in CANDIDATES[key[0]]]
     with mock.patch("kernels.triton_quantize.MANY_ROWS", 0):
         for key, launch in everything[index::count]:
-            with suppress(Exception), mock.patch.dict(LAUNCHES, {key: Launch(*launch)}):
+            with suppress(Exception), mock.patch.dict(LAUNCHES, {key[:2]: Launch(*launch)}):
                 operations[key].run()
 
 
@@ -104,7 +104,8 @@ def _copy_rate(tensor: torch.Tensor) -> float:
     return 2e-6 * tensor.nbytes / bench.milliseconds(lambda: copied.copy_(tensor))
 
 
-def _operations(large: torch.Tensor) -> dict[tuple[str, str], Operation]:
+def _operations(large: torch.Tensor) -> dict[tuple[str, str, int], Operation]:
+    """By operation, format and channels; Wan's width is timed to see, CogVideoX's decide."""
     rows, (width, ffn) = large.shape[0], (COGVIDEOX.channels, COGVIDEOX.ffn)
     x = large[:, :width].contiguous().view(2, rows // 2, width)
     modulation = large[:2, :width].contiguous()
@@ -123,9 +124,18 @@ def _operations(large: torch.Tensor) -> dict[tuple[str, str], Operation]:
         def gelu(name=name):
             return gelu_quantize(large, quantize=name, hadamard=128)
 
-        found["norm_modulate", name] = Operation(norm, normed, small)
-        found["quantize", name] = Operation(lambda plain=plain: plain(x, 128), first, small)
-        found["gelu_quantize", name] = Operation(gelu, F.gelu(wide, approximate="tanh"), big)
+        found["norm_modulate", name, width] = Operation(norm, normed, small)
+        found["quantize", name, width] = Operation(lambda plain=plain: plain(x, 128), first, small)
+        found["gelu_quantize", name, ffn] = Operation(gelu, F.gelu(wide, approximate="tanh"), big)
+    size = WAN.channels
+    wider = large[:, :size].contiguous().view(1, rows, size)
+    first, shift = bench_cases.as_float64(wider[0, :32], wider[0, 0])
+
+    def norm_wider():
+        return norm_modulate([Stream(wider, wider[:, 0], wider[:, 0])], quantize="int8", hadamard=128)
+
+    exact = F.layer_norm(first, (size,)) * (1 + shift) + shift
+    found["norm_modulate", "int8", size] = Operation(norm_wider, exact, _BYTES["int8"] * rows * size)
     return found
 
 

@@ -1,8 +1,9 @@
 """LayerNorm + modulation + Hadamard + quantization as one Triton kernel over one or two streams.
 
 The modulation of a channel is four times as many bytes as a token's value there. Held in registers
-over several tokens (HELD) it is read once, but then a multiprocessor has room for four tokens at a
-time, too few to hide what each waits for. Else every token reads it again, from the first-level cache.
+over many tokens it would be read once, but then a multiprocessor has room for four tokens at a time,
+too few to hide what each waits for. So every program reads it again, from the first-level cache, for
+the one or few tokens (TOKENS) that it works on at once.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels import target
 from kernels.triton_quantize import (
     STORE_INT8,
     STORE_NVFP4,
@@ -20,7 +22,7 @@ from kernels.triton_quantize import (
     RowOutput,
     store_row,
 )
-from kernels.triton_rows import as_samples, load_chunk, row_sums, widen, within_row
+from kernels.triton_rows import as_samples, load_chunk, row_totals, widen, within_row
 
 _AFFINE_BLOCK = 1024
 
@@ -30,8 +32,10 @@ def _modulation_kernel(
     weight, bias, shift, scale, other_shift, other_scale, gain, offset, channels,
     shift_batch, scale_batch, other_shift_batch, other_scale_batch,
     HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SHIFT: tl.constexpr,
-    HAS_SCALE: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_SCALE: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
     sample = tl.program_id(0).to(tl.int64)
     shift += sample * shift_batch
     scale += sample * scale_batch
@@ -62,7 +66,7 @@ def _norm_modulate_kernel(
     tokens, other_tokens, total, first, x_batch, x_token, other_batch, other_token, eps,
     TOKENS: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr,
     KIND: tl.constexpr, HADAMARD: tl.constexpr, SPLIT: tl.constexpr, FOUR_OVER_SIX: tl.constexpr,
-    FAST: tl.constexpr, HELD: tl.constexpr,
+    FAST: tl.constexpr, EARLY: tl.constexpr,
 ):
     program = tl.program_id(0)
     sample = tl.program_id(1)
@@ -80,45 +84,50 @@ def _norm_modulate_kernel(
     tokens = tl.where(second, other_tokens, tokens)
     gain += modulation * CHANNELS
     offset += modulation * CHANNELS
-    factor = ()
-    addend = ()
-    if HELD:
-        for i in tl.static_range(CHUNKS):
-            factor = factor + (load_chunk(gain, i, CHANNELS, WIDTH),)
-            addend = addend + (load_chunk(offset, i, CHANNELS, WIDTH),)
-    token = program * TOKENS
-    pivot = tl.load(x + token.to(tl.int64) * x_token)
-    for step in range(TOKENS):
-        row = x + token.to(tl.int64) * x_token
+    values = ()
+    totals = ()
+    for step in tl.static_range(TOKENS):
         # The last program of a stream repeats its last token rather than branch.
-        following = tl.minimum(program * TOKENS + step + 1, tokens - 1)
-        # Mean and variance in one reduction, of the distances from a value of the row. No value is
-        # more than √CHANNELS deviations from the mean, so the difference of the two terms
-        # loses at most CHANNELS · 2^-24 of the variance.
-        centre = pivot.to(tl.float32)
-        if TOKENS > 1:
-            pivot = tl.load(x + following.to(tl.int64) * x_token)
-        distance = ()
+        token = tl.minimum(program * TOKENS + step, tokens - 1)
+        row = x + token.to(tl.int64) * x_token
+        total_value = widen(load_chunk(row, 0, CHANNELS, WIDTH, True))
+        values = values + (total_value,)
+        for i in tl.static_range(1, CHUNKS):
+            value = widen(load_chunk(row, i, CHANNELS, WIDTH, True))
+            total_value += value
+            values = values + (value,)
+        totals = totals + (total_value,)
+    means = row_totals(totals, TOKENS)
+    centred = ()
+    totals = ()
+    for step in tl.static_range(TOKENS):
+        mean = means[step] / CHANNELS
+        total_square = tl.zeros((WIDTH,), tl.float32)
         for i in tl.static_range(CHUNKS):
-            part = widen(load_chunk(row, i, CHANNELS, WIDTH, True)) - centre
-            distance = distance + (within_row(part, i, CHANNELS, WIDTH),)
-        total_distance, total_square = row_sums(distance, CHUNKS)
-        mean = total_distance * (1.0 / CHANNELS)
-        rstd = tl.rsqrt(tl.maximum(total_square * (1.0 / CHANNELS) - mean * mean, 0.0) + eps)
-        mean *= rstd
-        y = ()
+            part = within_row(values[step * CHUNKS + i] - mean, i, CHANNELS, WIDTH)
+            total_square += part * part
+            centred = centred + (part,)
+        totals = totals + (total_square,)
+    squares = row_totals(totals, TOKENS)
+    if EARLY:
+        # What lies before depends on the streams alone, so it ran beside `_modulation_kernel`.
+        tl.extra.cuda.gdc_wait()
+    y = ()
+    for i in tl.static_range(CHUNKS):
+        factor = load_chunk(gain, i, CHANNELS, WIDTH)
+        addend = load_chunk(offset, i, CHANNELS, WIDTH)
+        for step in tl.static_range(TOKENS):
+            rstd = tl.rsqrt(squares[step] / CHANNELS + eps)
+            y = y + (centred[step * CHUNKS + i] * rstd * factor + addend,)
+    for step in tl.static_range(TOKENS):
+        normed = ()
         for i in tl.static_range(CHUNKS):
-            normed = distance[i] * rstd - mean
-            if HELD:
-                y = y + (normed * factor[i] + addend[i],)
-            else:
-                by = load_chunk(gain, i, CHANNELS, WIDTH)
-                y = y + (normed * by + load_chunk(offset, i, CHANNELS, WIDTH),)
+            normed = normed + (y[i * TOKENS + step],)
+        token = tl.minimum(program * TOKENS + step, tokens - 1)
         store_row(
-            y, out + token, codes, scales, token_scale, absmax, abssum,
+            normed, out + token, codes, scales, token_scale, absmax, abssum,
             CHANNELS, WIDTH, CHUNKS, KIND, HADAMARD, SPLIT, FOUR_OVER_SIX, FAST,
         )
-        token = following
 
 
 def norm_modulate_triton(
@@ -129,10 +138,12 @@ def norm_modulate_triton(
     total = sum(stream.x.shape[1] for stream in streams)
     device, dtype = streams[0].x.device, streams[0].x.dtype
     out = RowOutput("norm_modulate", (batch, total, channels), dtype, device, quantize, hadamard, four_over_six)
+    # Hopper and newer: the row kernel may start before the small kernel in front of it has ended.
+    early = out.early and (target.probe(device).capability or (0, 0)) >= (9, 0) and hasattr(getattr(tl.extra, "cuda", None), "gdc_wait")
     first = 0
     for start in range(0, len(streams), 2):
         pair = streams[start : start + 2]
-        gain, offset = _modulation(weight, bias, pair, batch, channels, device)
+        gain, offset = _modulation(weight, bias, pair, batch, channels, device, early)
         xs = [as_samples(stream.x) for stream in pair]
         counts = [x.shape[1] for x in xs] + [0] * (2 - len(xs))
         programs = sum(triton.cdiv(count, out.constants["TOKENS"]) for count in counts)
@@ -141,13 +152,13 @@ def norm_modulate_triton(
                 _norm_modulate_kernel[(programs, batch)](
                     xs[0], xs[-1], gain, offset, *out.pointers, *counts, total, first,
                     xs[0].stride(0), xs[0].stride(1), xs[-1].stride(0), xs[-1].stride(1), eps,
-                    HELD=out.held, **out.constants,
+                    EARLY=early, **out.constants, **({"launch_pdl": True} if early else {}),
                 )
         first += sum(counts)
     return out.result()
 
 
-def _modulation(weight, bias, streams, batch, channels, device):
+def _modulation(weight, bias, streams, batch, channels, device, early):
     """y = LayerNorm(x)·gain + offset: two float32 (streams, batch, channels)."""
     gain, offset = torch.empty((2, len(streams), batch, channels), dtype=torch.float32, device=device).unbind(0)
     shifts = _rows([stream.shift for stream in streams], batch, channels, device)
@@ -158,16 +169,19 @@ def _modulation(weight, bias, streams, batch, channels, device):
             gain if weight is None else weight, gain if bias is None else bias, *parts, gain, offset, channels,
             *[part.stride(0) for part in parts],
             weight is not None, bias is not None, shifts[0] is not None, scales[0] is not None,
-            BLOCK=_AFFINE_BLOCK,
+            BLOCK=_AFFINE_BLOCK, EARLY=early,
         )
     return gain, offset
 
 
 def _rows(parts, batch, channels, device):
-    """The streams' shifts or scales with contiguous channels; all None, or zeros for those that are."""
-    if all(part is None for part in parts):
+    """The streams' shifts or scales in one dtype with contiguous channels; all None, or zeros for those that are."""
+    dtypes = {part.dtype for part in parts if part is not None}
+    if not dtypes:
         return parts
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
     parts = [torch.zeros((batch, channels), device=device) if part is None else part for part in parts]
+    parts = [part.to(dtype) for part in parts]
     return [part if part.stride(-1) == 1 else part.contiguous() for part in parts]
 
 
@@ -176,19 +190,23 @@ _TYPES = {
     **dict.fromkeys(("tokens", "other_tokens", "total", "first"), "i32"),
     **dict.fromkeys(("x_batch", "x_token", "other_batch", "other_token"), "i64"), "eps": "fp32",
 }
-_ROW = {"TOKENS": 8, "CHANNELS": 512, "WIDTH": 256, "CHUNKS": 2}
-_SMALL_ROW = {"TOKENS": 1, "CHANNELS": 256, "WIDTH": 256, "CHUNKS": 1, "HELD": False}
+_ROW = {"TOKENS": 2, "CHANNELS": 512, "WIDTH": 256, "CHUNKS": 2, "EARLY": False}
+_SMALL_ROW = {"TOKENS": 1, "CHANNELS": 256, "WIDTH": 256, "CHUNKS": 1, "EARLY": False}
 _AFFINE_TYPES = {
     **dict.fromkeys(("weight", "bias", "shift", "scale", "other_shift", "other_scale"), "*bf16"),
     "gain": "*fp32", "offset": "*fp32", "channels": "i32",
     **dict.fromkeys(("shift_batch", "scale_batch", "other_shift_batch", "other_scale_batch"), "i64"),
 }
 COMPILE_CASES = [
-    (_norm_modulate_kernel, _TYPES, {**_ROW, "HELD": True, **STORE_INT8}, {"num_warps": 1}),
+    (_norm_modulate_kernel, _TYPES, {**_ROW, **STORE_INT8}, {"num_warps": 1}),
     (_norm_modulate_kernel, {**_TYPES, "codes": "*u8"}, {**_SMALL_ROW, **STORE_NVFP4}, {"num_warps": 1}),
     (_norm_modulate_kernel, {**_TYPES, "codes": "*u8"}, {**_SMALL_ROW, **STORE_NVFP4_FAST}, {"num_warps": 1, "min_cc": 89}),
-    (_norm_modulate_kernel, {**_TYPES, "codes": "*bf16"}, {**_ROW, "HELD": False, **STORE_PLAIN}, {"num_warps": 1}),
+    (_norm_modulate_kernel, {**_TYPES, "codes": "*bf16"}, {**_ROW, **STORE_PLAIN}, {"num_warps": 1}),
     (_modulation_kernel, _AFFINE_TYPES,
-     {**dict.fromkeys(("HAS_WEIGHT", "HAS_BIAS", "HAS_SHIFT", "HAS_SCALE"), True), "BLOCK": 1024},
+     {**dict.fromkeys(("HAS_WEIGHT", "HAS_BIAS", "HAS_SHIFT", "HAS_SCALE"), True), "BLOCK": 1024, "EARLY": False},
      {"num_warps": 4}),
+    (_norm_modulate_kernel, _TYPES, {**_ROW, "EARLY": True, **STORE_INT8}, {"num_warps": 1, "min_cc": 90}),
+    (_modulation_kernel, _AFFINE_TYPES,
+     {**dict.fromkeys(("HAS_WEIGHT", "HAS_BIAS", "HAS_SHIFT", "HAS_SCALE"), True), "BLOCK": 1024, "EARLY": True},
+     {"num_warps": 4, "min_cc": 90}),
 ]

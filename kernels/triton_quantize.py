@@ -33,9 +33,10 @@ _KIND = {None: PLAIN, "int8": INT8, "nvfp4": NVFP4}
 
 
 class Launch(NamedTuple):
-    """How a row kernel runs: values a thread holds, tokens a program takes in turn, stages of that
-    loop, whether what those tokens share (the modulation) is held in registers, and the most registers
-    a thread may take (0: what the compiler likes), for more programs at a time.
+    """How a row kernel runs: values of a token that a thread holds, tokens a program takes in turn
+    (`norm_modulate`: at once), stages of that loop, and the most registers a thread may take (0: what
+    the compiler likes), for more programs at a time; whether it starts before the kernel that prepares
+    its modulation has ended.
 
     Many values mean few instructions (a reduction costs a thread the same for one value as for
     ninety) but few warps to hide what each waits for. Several tokens share what a program sets up:
@@ -45,8 +46,8 @@ class Launch(NamedTuple):
     values: int
     tokens: int
     stages: int
-    held: bool = False
     registers: int = 0
+    early: bool = False
 
 
 # The fastest on an H200 at CogVideoX's sizes (`python -m kernels.bench --explore`).
@@ -131,7 +132,7 @@ def launch_shape(op: str, channels: int, rows: int, quantize: str | None) -> dic
     """Launch constants of an op's row kernel: `row_shape`, TOKENS a program and num_stages."""
     if quantize is None:
         return {**row_shape(channels), "TOKENS": 1, "num_stages": 1}
-    values, tokens, stages, _, registers = LAUNCHES[op, quantize]
+    values, tokens, stages, registers, _ = LAUNCHES[op, quantize]
     if rows < MANY_ROWS:
         tokens, stages = 1, 1
     shape = row_shape(channels, values)
@@ -154,7 +155,7 @@ class RowOutput:
             rows *= size
         padded = -(-channels // BLOCK) * BLOCK
         kind = _KIND[quantize]
-        self._key = op, quantize
+        self.early = quantize is not None and LAUNCHES[op, quantize].early
         self.shape, self.quantize, self.rows = tuple(shape), quantize, rows
         stats = torch.empty((3, rows if kind else 1), dtype=torch.float32, device=device)
         self.token_scale, self.absmax, self.abssum = stats.unbind(0)
@@ -174,11 +175,6 @@ class RowOutput:
             "FOUR_OVER_SIX": four_over_six,
             "FAST": (target.probe(device).capability or (0, 0)) >= (8, 9),
         }
-
-    @property
-    def held(self) -> bool:
-        """Whether a program keeps in registers what its tokens share."""
-        return self.constants["TOKENS"] > 1 and LAUNCHES[self._key].held
 
     @property
     def grid(self) -> tuple[int]:

@@ -154,24 +154,21 @@ def row_sum(row, CHUNKS: tl.constexpr):
 
 
 @triton.jit
-def row_sums(row, CHUNKS: tl.constexpr):
-    """Sum and sum of squares over a row: chunk onto chunk, then within the chunk."""
-    total = row[0]
-    squares = row[0] * row[0]
-    for i in tl.static_range(1, CHUNKS):
-        total += row[i]
-        squares += row[i] * row[i]
-    if INTERPRETED:
-        total = tl.sum(total, 0)
-        squares = tl.sum(squares, 0)
+def row_totals(rows, COUNT: tl.constexpr):
+    """The sums of COUNT tensors (WIDTH,): two of them make one trip through shared memory."""
+    totals = ()
+    if COUNT % 2 == 1 or INTERPRETED:
+        for i in tl.static_range(COUNT):
+            totals = totals + (tl.sum(rows[i], 0),)
     else:
-        total, squares = tl.reduce((total, squares), 0, _combine_sums)
-    return total, squares
+        for i in tl.static_range(COUNT // 2):
+            totals = totals + tl.reduce((rows[2 * i], rows[2 * i + 1]), 0, _combine_sums)
+    return totals
 
 
 @triton.jit
-def _combine_sums(sum_a, squares_a, sum_b, squares_b):
-    return sum_a + sum_b, squares_a + squares_b
+def _combine_sums(first_a, second_a, first_b, second_b):
+    return first_a + first_b, second_a + second_b
 
 
 @triton.jit

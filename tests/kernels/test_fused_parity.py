@@ -84,10 +84,14 @@ def test_norm_modulate_takes_any_number_of_streams_and_any_part_of_a_modulation(
     for count in (1, 2, 3):
         chosen = streams[-count:]
         torch.testing.assert_close(norm_modulate_triton(chosen), norm_module.norm_modulate_torch(chosen), rtol=1e-5, atol=1e-5)
+    # A modulation in another dtype than the other stream's, or in none.
+    for first in (streams[0], streams[2]):
+        chosen = [first, norm_module.Stream(streams[1].x, shift.to(torch.float16), None)]
+        torch.testing.assert_close(norm_modulate_triton(chosen), norm_module.norm_modulate_torch(chosen), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("quantize", ["int8", "nvfp4"])
-@pytest.mark.parametrize("launch", CANDIDATES["norm_modulate"], ids=str)
+@pytest.mark.parametrize("launch", [(96, 2, 1), (24, 4, 1)] if INTERPRETED else CANDIDATES["norm_modulate"], ids=str)
 @pytest.mark.parametrize("width", [192] if INTERPRETED else [1920, 3072])
 def test_norm_modulate_under_every_launch(width, launch, quantize, monkeypatch):
     monkeypatch.setattr(triton_quantize, "MANY_ROWS", 0)
@@ -103,6 +107,19 @@ def test_norm_modulate_of_many_rows(width, quantize, monkeypatch):
     for lengths in ([(5, 0)], [(3, 2), (7, 1)], [(0, 0), (4, 0)], [(4, 0), (0, 3)], [(1, 0), (2, 0), (9, 1)]):
         check_streams(width, quantize, lengths)
     check_streams(width, quantize, [(3, 0), (5, 1)], affine=False)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter runs one kernel after the other")
+def test_an_early_start_waits_for_the_modulation(monkeypatch):
+    x = draw(SAMPLES, 4000, 3072, dtype=torch.bfloat16)
+    for seed in range(12):
+        shift, scale = (draw(SAMPLES, 3072, dtype=torch.bfloat16, seed=100 * seed + part) for part in (1, 2))
+        runs = []
+        for early in (False, True):
+            launch = triton_quantize.Launch(96, 1, 1, 128, early)
+            monkeypatch.setitem(triton_quantize.LAUNCHES, ("norm_modulate", "int8"), launch)
+            runs.append(norm_modulate_triton([norm_module.Stream(x, shift, scale)], quantize="int8", hadamard=128))
+        assert all(torch.equal(late, early) for late, early in zip(*(run[:4] for run in runs)))
 
 
 def check_streams(width, quantize, lengths, affine=True):
@@ -127,7 +144,8 @@ def test_norm_modulate_of_a_mean_far_beyond_the_deviation(mean):
     x = draw(SAMPLES, TOKENS, 192) + mean
     ours, twin = (make([norm_module.Stream(x)]) for make in (norm_modulate_triton, norm_module.norm_modulate_torch))
     exact = torch.nn.functional.layer_norm(x.double(), (192,))
-    assert (ours - exact).norm() <= 2 * (twin - exact).norm() + 1e-4 * exact.norm()
+    # Sums in another order: a float32 mean is off by a few 2^-24 of itself.
+    assert (ours - exact).norm() <= 2 * (twin - exact).norm() + 5e-7 * mean * exact.norm()
 
 
 @pytest.mark.parametrize("quantize", [None, "int8", "nvfp4"])

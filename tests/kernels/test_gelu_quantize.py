@@ -2,10 +2,13 @@
 
 import pytest
 import torch
-from diffusers.models.activations import GELU
 
-from kernels import quantize_int8, quantize_nvfp4
-from kernels.gelu_quantize import gelu_quantize
+pytest.importorskip("diffusers")
+
+from diffusers.models.activations import GELU  # noqa: E402
+
+from kernels import quantize_int8, quantize_nvfp4  # noqa: E402
+from kernels.gelu_quantize import gelu_quantize  # noqa: E402
 
 
 def test_equals_the_stock_activation():

@@ -2,10 +2,13 @@
 
 import pytest
 import torch
-from diffusers.models.normalization import CogVideoXLayerNormZero
 
-from kernels import dequantize, hadamard, quantize_int8, quantize_nvfp4
-from kernels.norm_modulate import Stream, norm_modulate
+pytest.importorskip("diffusers")
+
+from diffusers.models.normalization import CogVideoXLayerNormZero  # noqa: E402
+
+from kernels import dequantize, hadamard, quantize_int8, quantize_nvfp4  # noqa: E402
+from kernels.norm_modulate import Stream, norm_modulate  # noqa: E402
 
 
 @pytest.fixture

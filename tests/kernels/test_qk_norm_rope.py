@@ -2,10 +2,13 @@
 
 import pytest
 import torch
-from diffusers.models.embeddings import apply_rotary_emb
-from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
 
-from kernels.qk_norm_rope import qk_norm_rope
+pytest.importorskip("diffusers")
+
+from diffusers.models.embeddings import apply_rotary_emb  # noqa: E402
+from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed  # noqa: E402
+
+from kernels.qk_norm_rope import qk_norm_rope  # noqa: E402
 
 TEXT = 3
 
