@@ -147,11 +147,14 @@ def drive(wish: RunWish) -> Iterator[Beat]:
 
 
 def _calibrate(loaded, trace) -> None:
-    """A probe of a model without calibration becomes its calibration."""
+    """A probe of a model without calibration becomes its calibration, if it has two steps in a row to fit."""
     if loaded.handle.calibration is not None:
         return
-    from engine.calibrate import fit, store
+    from engine.calibrate import adopt, fit
 
-    found = fit([trace], loaded.handle.model_hash)
-    loaded.handle.calibration = found
-    store(found)
+    try:
+        found = fit([trace], loaded.handle.model_hash)
+    except ValueError:
+        # The run beside it says of itself that the model is not calibrated.
+        return
+    adopt(loaded.handle, found)

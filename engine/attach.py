@@ -98,7 +98,7 @@ def attach(
     if policy is not None:
         made.check(policy)
         # Said before anything changes: where warnings are errors, this too is a refusal.
-        if needs_calibration(policy) and calibration is None:
+        if needs_calibration(policy) and (calibration is None or not calibration.rows):
             warnings.warn(
                 "This model is not calibrated, so every layer that the predictor would decide takes INT8; call "
                 "engine.calibrate.calibrate(pipe, prompts) once.",
@@ -207,29 +207,23 @@ def _follow(handle: Handle, slot: str, model) -> None:
 
     @torch.compiler.disable
     def enter(_, args, kwargs):
-        run = handle.active()
-        if run is not None:
-            run.enter(slot, {**dict(zip(names, args)), **kwargs})
+        handle.follower().enter(slot, {**dict(zip(names, args)), **kwargs})
 
     @torch.compiler.disable
     def leave(*_):
-        run = handle.active()
-        if run is not None:
-            run.leave()
+        handle.follower().leave()
 
     original = model.cache_context
 
     @contextmanager
     def cache_context(name, **kwargs):
-        run = handle.active()
-        if run is not None:
-            run.announce(name)
+        follower = handle.follower()
+        follower.announce(name)
         try:
             with original(name, **kwargs):
                 yield
         finally:
-            if run is not None:
-                run.announce(None)
+            follower.announce(None)
 
     for hook in (model.register_forward_pre_hook(enter, with_kwargs=True), model.register_forward_hook(leave)):
         handle._undo.append(hook.remove)

@@ -15,6 +15,7 @@ import hashlib
 import inspect
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Callable, Iterable, Sequence
 
@@ -38,7 +39,8 @@ def fit(traces: Trace | Iterable[Trace], model_hash: str = "") -> Calibration:
     traces: one or more traces recorded with `probe=True`, all of the same number of steps.
     model_hash: names the weights (`engine.calibrate.model_hash`).
 
-    Raises ValueError if there is nothing to fit, a trace is no probe, or step counts differ.
+    Raises ValueError if there is nothing to fit (no trace, or none with two computed steps in a row), a trace is no
+    probe, or step counts differ.
     """
     traces = [traces] if isinstance(traces, Trace) else list(traces)
     if not traces or not any(len(trace.layers) for trace in traces):
@@ -52,11 +54,16 @@ def fit(traces: Trace | Iterable[Trace], model_hash: str = "") -> Calibration:
     for trace in traces:
         for key, points in _pairs(trace):
             pairs.setdefault(key, []).append(points)
-    rows = {key: line(np.concatenate(points)) for key, points in pairs.items()}
+    found = {key: line(np.concatenate(points)) for key, points in pairs.items()}
+    rows = {key: row for key, row in found.items() if row is not None}
+    if not rows:
+        raise ValueError(
+            f"There is nothing to fit: calibration needs at least {LEAST_STEPS} steps, got {next(iter(steps), 0)}."
+        )
     guidance = next((trace.meta.guidance for trace in traces if trace.meta.guidance is not None), 0.0)
     return Calibration(
         model_hash=model_hash, steps=steps.pop(), guidance=float(guidance),
-        rows={key: found for key, found in rows.items() if found is not None},
+        rows=rows,
         prompts=sum(int(trace.blocks["call"].nunique()) for trace in traces), created_by="engine.calibrate",
     )
 
@@ -96,7 +103,7 @@ def calibrate(
 
     pipe: a diffusers pipeline, attached here if it is not. steps, guidance: the pipeline's own
     defaults if None. seed: of the first prompt; the next ones count up. keep: also store the
-    result in the user's cache. progress: called as progress(done, total) after each model
+    result in the user's cache; where that cannot be written, a warning says so. progress: called as progress(done, total) after each model
     evaluation. arguments: passed on to `pipe(...)`, such as height and num_frames.
 
     The pipeline's handle uses the result from now on. Raises ValueError without a prompt, or if the runs hold no pair
@@ -125,17 +132,33 @@ def calibrate(
 
     with record(pipe, Policy.preset("fp16"), probe=True, on_step=on_step) as run:
         for number, prompt in enumerate(prompts):
-            pipe(prompt, generator=torch.Generator().manual_seed(seed + number), **arguments)
+            pipe(prompt=prompt, generator=torch.Generator().manual_seed(seed + number), **arguments)
     if guidance is None:
         guidance = inspect.signature(type(pipe).__call__).parameters["guidance_scale"].default
     run.describe(guidance=float(guidance))
     found = fit(run.trace, handle.model_hash)
-    if not found.rows:
-        raise ValueError(f"There is nothing to fit: calibration needs at least {LEAST_STEPS} steps, got {found.steps}.")
-    if keep:
-        store(found)
-    handle.calibration = found
+    adopt(handle, found, keep)
     return found
+
+
+def adopt(handle, calibration: Calibration, keep: bool = True) -> Path | None:
+    """Let an attachment use a calibration from now on and, with `keep`, store it in the user's cache too.
+
+    Returns where it is kept. A cache that cannot be written costs a warning, never what was measured.
+    """
+    handle.calibration = calibration
+    if not keep:
+        return None
+    try:
+        return store(calibration)
+    except OSError as error:
+        warnings.warn(
+            f"The calibration is used now but was not kept: {cache_path(calibration.model_hash).parent} cannot be written "
+            f"({error.strerror or error}). Save it yourself (calibrate --out FILE, or its method save), or name a writable "
+            "folder in SIXBIT_CACHE.",
+            stacklevel=3,
+        )
+        return None
 
 
 def find_calibration(pipe, known_hash: str) -> Calibration | None:

@@ -102,6 +102,7 @@ def calibrate(given) -> int:
     from engine.calibrate import LEAST_STEPS, cache_path
     from engine.calibrate import calibrate as fit
     from engine.request import call_arguments
+    from engine.run import attachment_of
 
     if given.out is not None:
         check_target(given.out, ".json")
@@ -109,6 +110,8 @@ def calibrate(given) -> int:
     with _bars(err) as bars:
         pipe = ready(given, bars)
         check_weights(pipe, [Policy.preset("fp16")])
+        if given.out is None:
+            check_cache(cache_path(attachment_of(pipe).model_hash))
         prompts = _prompts(given, pipe)
         request = check_requests(pipe, prompts, given)[0]
         if request.steps < LEAST_STEPS:
@@ -243,6 +246,19 @@ def check_target(path: Path, suffix: str) -> None:
             pass
     except OSError as error:
         raise ValueError(f"{path} cannot be written: its folder takes no new file ({error.strerror}); choose another.") from error
+
+
+def check_cache(path: Path) -> None:
+    """Refuse to measure for a cache that takes no file. path: of the calibration in it; its folder is made."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=".try-", dir=path.parent):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"The cache {path.parent} takes no new file ({error.strerror}); give --out FILE, or name a writable folder in "
+            "the variable SIXBIT_CACHE."
+        ) from error
 
 
 def counted(number: int, noun: str) -> str:

@@ -17,7 +17,7 @@ from engine import advice, vocabulary
 from engine.files import shown
 from engine.notice import Notice, notice
 from engine.records import check_calibration
-from engine.settings import Policy, check_policy, needs_calibration
+from engine.settings import Policy, check_policy, needs_calibration, out_of_range
 from engine.settings import warnings as policy_warnings
 
 EMBEDDED_DEFAULTS = {"steps": 30, "guidance": 3.0}
@@ -147,8 +147,7 @@ def _number(name: str, value, default, whole: bool):
     if good and whole:
         good = isinstance(value, Integral) or float(value).is_integer()
     if not good:
-        kind = "a whole number" if whole else "a number"
-        raise ValueError(f"{name} must be {kind} from {low:,} to {high:,}; got {shown(value)}.")
+        raise ValueError(out_of_range(name, whole, f"{low:,}", f"{high:,}", shown(value)))
     return int(value) if whole else float(value)
 
 
@@ -156,7 +155,7 @@ def _check_prompt(pipe, prompt, name: str, embedded: bool) -> None:
     if not isinstance(prompt, str):
         raise ValueError(f"Expected one {name} as text; got {type(prompt).__name__}. For several videos call once per {name}.")
     if not prompt.strip():
-        raise ValueError(f"The {name} is empty; describe the video in a sentence.")
+        raise ValueError(notice("prompt_blank", "The {name} is empty; describe the video in a sentence.", name=name))
     if len(prompt) > LONGEST_PROMPT:
         raise ValueError(f"The {name} has {len(prompt):,} characters, more than {LONGEST_PROMPT:,}; shorten it.")
     if embedded:
@@ -168,7 +167,9 @@ def _check_prompt(pipe, prompt, name: str, embedded: bool) -> None:
         return
     count = len(tokenizer(prompt, truncation=False, verbose=False).input_ids)
     if count > most:
-        raise ValueError(f"The {name} has {count} tokens and this model reads at most {most}; shorten it.")
+        raise ValueError(notice(
+            "prompt_tokens", "The {name} has {count} tokens and this model reads at most {most}; shorten it.", name=name,
+            count=count, most=most))
 
 
 def _check_inputs(pipe, accepted: Mapping, inputs: Mapping) -> None:
@@ -202,7 +203,9 @@ def _check_size(pipe, accepted: Mapping, height, width, frames, inputs: Mapping)
         for name, value, default in (("height", height, usual[0]), ("width", width, usual[1]))
     )
     if cog and config.get("use_learned_positional_embeddings") and (height, width) != usual[:2]:
-        raise ValueError(f"This model has learned positions and makes {usual[0]}×{usual[1]} only; got {height}×{width}.")
+        raise ValueError(notice(
+            "fixed_size", "This model has learned positions and makes {own} only; got {given}.",
+            own=f"{usual[0]}×{usual[1]}", given=f"{height}×{width}"))
     if "num_frames" not in accepted:
         if frames is not None:
             raise ValueError(f"{type(pipe).__name__} makes as many frames as its input video has; leave frames out.")
@@ -210,32 +213,33 @@ def _check_size(pipe, accepted: Mapping, height, width, frames, inputs: Mapping)
     frames = usual[2] if frames is None else frames
     low, high = LIMITS["frames"]
     if not isinstance(frames, Integral) or isinstance(frames, bool) or not low <= frames <= high:
-        raise ValueError(f"frames must be a whole number from {low} to {high:,}; got {shown(frames)}.")
+        raise ValueError(out_of_range("frames", True, f"{low}", f"{high:,}", shown(frames)))
     # CogVideoX's decoder takes latent frames in pairs after the first; an even number of them comes out too long.
     grid = 2 * temporal if cog else temporal
     if (frames - 1) % grid:
         below = (frames - 1) // grid * grid + 1
-        raise ValueError(
-            f"This model makes 1, {grid + 1}, {2 * grid + 1}, … frames ({grid}·n + 1); got {frames}. "
-            f"The nearest are {below} and {below + grid}."
-        )
+        raise ValueError(notice(
+            "frame_grid", "This model makes 1, {second}, {third}, … frames ({grid}·n + 1); got {given}. "
+            "The nearest are {below} and {above}.", second=grid + 1, third=2 * grid + 1, grid=grid, given=frames, below=below,
+            above=below + grid))
     return height, width, int(frames)
 
 
 def _side(name: str, value, multiple: int) -> int:
     low, high = LIMITS["side"]
     if not isinstance(value, Integral) or isinstance(value, bool) or not low <= value <= high or value % multiple:
-        near = ""
+        values = {"name": name, "multiple": multiple, "low": max(low, multiple), "high": f"{high:,}", "given": shown(value)}
+        words = "{name} must be a multiple of {multiple} from {low} to {high}; got {given}."
         if isinstance(value, Integral) and not isinstance(value, bool) and multiple <= value <= high:
-            near = f" The nearest are {value // multiple * multiple} and {value // multiple * multiple + multiple}."
-        raise ValueError(
-            f"{name} must be a multiple of {multiple} from {max(low, multiple)} to {high:,}; got {shown(value)}.{near}"
-        )
+            below = value // multiple * multiple
+            raise ValueError(notice("multiple_near", words + " The nearest are {below} and {above}.", **values, below=below,
+                                    above=below + multiple))
+        raise ValueError(notice("multiple", words, **values))
     return int(value)
 
 
 def _calibration_warnings(calibration, steps: int) -> list[Notice]:
-    if calibration is None:
+    if calibration is None or not calibration.rows:
         return [notice(
             "uncalibrated", "This model is not calibrated, so every dynamic layer takes INT8; run "
             "`python -m engine calibrate`, or once with probe=True, first.")]
