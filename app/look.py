@@ -20,7 +20,7 @@ from app.figures.knob_histogram import knobs as histograms
 from app.i18n import plain, said, sentences
 from app.session import Source
 from app.settings import ROOT
-from engine.replay import replay
+from engine.replay import lay_out, replay
 from engine.settings import BREAK_IT, Policy, needs_calibration, preset_name, warnings
 from engine.trace import Trace
 
@@ -95,7 +95,9 @@ def grid_of(trace: Trace, which: str = "") -> grids.Grid:
     views, kept = views_of(trace), kept_of(trace)
     which = which if which in views else next(iter(views), "")
     if ("grid", which) not in kept:
-        kept["grid", which] = grids.build(trace.blocks, trace.layers, views.get(which), trace.meta.steps or None)
+        view = views.get(which)
+        where = None if view is None else places_of(trace, which, view)
+        kept["grid", which] = grids.build(trace.blocks, trace.layers, view, trace.meta.steps or None, where)
     return kept["grid", which]
 
 
@@ -121,11 +123,31 @@ def replayed(basis: Trace, policy: Policy, calibration) -> Trace:
     kept = kept_of(basis).setdefault("replays", {})
     found = kept.get(policy)
     if found is None or found[1] is not calibration:
-        found = replay(basis, policy, calibration), calibration
+        found = again(basis, policy, calibration), calibration
         for old in list(kept)[: max(0, len(kept) - REPLAYS + 1)]:
             kept.pop(old, None)
         kept[policy] = found
     return found[0]
+
+
+def again(basis: Trace, policy: Policy, calibration) -> Trace:
+    """`engine.replay`; what no policy changes is worked out once for all replays of a trace."""
+    kept = kept_of(basis)
+    if "laid out" not in kept:
+        kept["laid out"] = None if basis.blocks.empty else lay_out(basis)
+    made = replay(basis, policy, calibration, kept["laid out"])
+    kept_of(made)["views"] = views_of(basis)
+    for which, view in views_of(basis).items():
+        kept_of(made)["places", which] = places_of(basis, which, view)
+    return made
+
+
+def places_of(trace: Trace, which: str, view: grids.View) -> grids.Places:
+    """Where the rows of a trace are in its grid, found once per trace and its replays."""
+    kept = kept_of(trace)
+    if ("places", which) not in kept:
+        kept["places", which] = grids.places(trace.blocks, trace.layers, view, trace.meta.steps or None)
+    return kept["places", which]
 
 
 def calibration_of(source: Source):
@@ -139,7 +161,7 @@ def own_replay(source: Source) -> Trace:
         return source.trace
     kept = kept_of(source.trace)
     if "own" not in kept:
-        kept["own"] = replay(source.signals, source.policy, calibration_of(source))
+        kept["own"] = again(source.signals, source.policy, calibration_of(source))
     return kept["own"]
 
 

@@ -38,7 +38,7 @@ from engine.settings import Policy, check_policy
 from engine.signals import Observed, observe
 from engine.trace import Trace, column
 
-__all__ = ["Net", "diff", "net", "replay"]
+__all__ = ["LaidOut", "Net", "diff", "lay_out", "net", "replay"]
 
 _WITHIN_BUDGET, _SKIP_LIMIT, _NOT_OBSERVED = (
     BLOCK_REASONS.index(word) for word in ("within budget", "skip limit", "signal not observed")
@@ -48,11 +48,26 @@ _PAST_FREE = np.isin(BLOCK_REASONS, ("reuse off", "first step", "warm-up", "fina
 _STATE = tuple(field.name for field in fields(BlockState))
 
 
-def replay(trace: Trace, policy: Policy, calibration: Calibration | None = None) -> Trace:
+@dataclass(frozen=True)
+class LaidOut:
+    """A recording's cells and signals as arrays: the part of a replay that no policy changes."""
+
+    grid: Grid
+    seen: Observed
+
+
+def lay_out(trace: Trace) -> LaidOut:
+    """Prepare a recording for many replays. Raises TraceError for one that cannot be laid out."""
+    grid = layout(trace)
+    return LaidOut(grid, observe(trace, grid))
+
+
+def replay(trace: Trace, policy: Policy, calibration: Calibration | None = None, laid_out: LaidOut | None = None) -> Trace:
     """Decide `trace` anew under `policy`; same rows, same schema, `meta.replay` says how much to believe.
 
     `calibration` replaces the recording's own α and β. Signals are NaN where the replayed policy skips, as in a real
     run; `milliseconds` stay where the cell's decisions are unchanged. Measured errors and samples are kept.
+    `laid_out` is `lay_out(trace)`, for a caller who replays one trace many times.
     Raises ValueError for arguments of another kind and a trace that is itself a replay, and TraceError for one that
     cannot be laid out.
     """
@@ -65,8 +80,8 @@ def replay(trace: Trace, policy: Policy, calibration: Calibration | None = None)
     calibration = calibration or trace.meta.calibration
     if trace.blocks.empty:  # cancelled before its first step: nothing was decided, nothing would be
         return trace.with_meta(policy=policy.to_dict(), calibration=calibration, replay="exact")
-    grid = layout(trace)
-    seen = observe(trace, grid)
+    laid_out = laid_out or lay_out(trace)
+    grid, seen = laid_out.grid, laid_out.seen
     reuse = _decide_reuse(grid, seen, policy)
     groups = _decide_groups(grid, seen, reuse, policy, calibration)
     blocks, layers = _rows(trace, grid, seen, reuse, groups, policy)
@@ -191,7 +206,8 @@ def _first(table: tuple, words: tuple[str, ...], otherwise: str) -> np.ndarray:
     """Index into `words` of the first rule that holds, elementwise."""
     chosen = words.index(otherwise)
     for holds, word in reversed(table):
-        chosen = np.where(holds, words.index(word), chosen)
+        if holds is not False:  # "reuse off", which is the same for all
+            chosen = np.where(holds, words.index(word), chosen)
     return chosen
 
 
@@ -245,7 +261,9 @@ def _rows(
 
 
 def _with(table: pd.DataFrame, **columns) -> pd.DataFrame:
-    return pd.DataFrame({name: columns.get(name, table[name]) for name in table}, copy=False)
+    """The table with other columns in the places of its own. From arrays: series would be aligned one by one."""
+    own = {name: columns[name] if name in columns else table[name].array for name in table.columns}
+    return pd.DataFrame(own, index=table.index, copy=False)
 
 
 def _words(words: tuple[str, ...], codes: np.ndarray) -> pd.api.extensions.ExtensionArray:

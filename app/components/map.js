@@ -22,7 +22,6 @@ function box(block, step, grow = 0) {
   const h = 0.5 - 0.03 + grow;
   return { x: [step - h, step + h, step + h, step - h, step - h], y: [block - h, block - h, block + h, block + h, block - h] };
 }
-const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 const at = (codes, block, step) => codes[block * data.steps + step];
 
 function levelNow() {

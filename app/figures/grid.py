@@ -71,27 +71,48 @@ def views(blocks: pd.DataFrame) -> list[View]:
     return [View(str(models[pair // len(branches)]), str(branches[pair % len(branches)])) for pair in pairs]
 
 
-def build(blocks: pd.DataFrame, layers: pd.DataFrame, view: View | None = None, steps: int | None = None) -> Grid:
+class Places(NamedTuple):
+    """Where the rows of one view of a trace are in its grid: what all replays of a trace have in common."""
+
+    blocks: tuple[int, ...]
+    steps: int
+    groups: tuple[str, ...]
+    block_rows: np.ndarray | None          # bool, the rows of the table that count; None: all
+    layer_rows: np.ndarray | None
+    at_block: tuple[np.ndarray, ...]       # (block, step) of every such row
+    at_layer: tuple[np.ndarray, ...]       # (block, step, group)
+
+
+def places(blocks: pd.DataFrame, layers: pd.DataFrame, view: View | None = None, steps: int | None = None) -> Places:
+    """The places of the last call in a trace that is not empty, of `view` or of the first pair found."""
+    pairs = views(blocks)
+    wanted = view if view in pairs else pairs[0]
+    block_rows, layer_rows = _only(blocks, wanted), _only(layers, wanted)
+    blocks, layers = _rows(blocks, block_rows), _rows(layers, layer_rows)
+    names = tuple(int(v) for v in np.unique(blocks["block"].to_numpy()))
+    layer, groups = pd.factorize(layers["layer"])
+    index = np.full(max(names) + 1, -1)
+    index[list(names)] = np.arange(len(names))
+    return Places(
+        names, max(int(blocks["step"].max()) + 1, steps or 0), tuple(str(name) for name in groups), block_rows, layer_rows,
+        (index[blocks["block"].to_numpy(int)], blocks["step"].to_numpy(int)),
+        (index[layers["block"].to_numpy(int)], layers["step"].to_numpy(int), layer),
+    )
+
+
+def build(blocks: pd.DataFrame, layers: pd.DataFrame, view: View | None = None, steps: int | None = None,
+          where: Places | None = None) -> Grid:
     """Make the grid of the last call in a trace, of `view` or of the first pair found.
 
-    `steps` widens the grid to a planned number of steps, so that a live map does not grow under the reader.
+    `steps` widens the grid to a planned number of steps, so that a live map does not grow under the reader. `where` is
+    `places(…)` of the same rows, for a caller who has it.
     """
     if blocks.empty:
         return _empty(steps or 0)
-    pairs = views(blocks)
-    wanted = view if view in pairs else pairs[0]
-    blocks, layers = _only(blocks, wanted), _only(layers, wanted)
-    names = tuple(int(v) for v in np.unique(blocks["block"].to_numpy()))
-    layer, groups = pd.factorize(layers["layer"])
-    groups = tuple(str(name) for name in groups)
-    last = int(blocks["step"].max()) + 1
-    count = max(last, steps or 0)
+    where = where or places(blocks, layers, view, steps)
+    blocks, layers = _rows(blocks, where.block_rows), _rows(layers, where.layer_rows)
+    names, count, groups, at_block, at_layer = where.blocks, where.steps, where.groups, where.at_block, where.at_layer
     B, S, G = len(names), count, len(groups)
-    index = np.full(max(names) + 1, -1)
-    index[list(names)] = np.arange(B)
-
-    at_block = index[blocks["block"].to_numpy(int)], blocks["step"].to_numpy(int)
-    at_layer = index[layers["block"].to_numpy(int)], layers["step"].to_numpy(int), layer
 
     def plane(column: str) -> np.ndarray:
         return _scatter(blocks, column, (B, S), at_block)
@@ -135,7 +156,7 @@ def block_bits(grid: Grid) -> np.ndarray:
         return np.where(total > 0, np.nansum(np.nan_to_num(bits) * weight, axis=2) / total, np.nan)
 
 
-def _only(frame: pd.DataFrame, view: View) -> pd.DataFrame:
+def _only(frame: pd.DataFrame, view: View) -> np.ndarray | None:
     keep = np.ones(len(frame), bool)
     for column, value in (("model", view.model), ("branch", view.branch)):
         codes, names = pd.factorize(frame[column])
@@ -143,7 +164,11 @@ def _only(frame: pd.DataFrame, view: View) -> pd.DataFrame:
             keep &= codes == [str(name) for name in names].index(value)
     calls = frame["call"].to_numpy()
     keep &= calls == calls.max()
-    return frame if keep.all() else frame[keep]
+    return None if keep.all() else keep
+
+
+def _rows(frame: pd.DataFrame, keep: np.ndarray | None) -> pd.DataFrame:
+    return frame if keep is None else frame[keep]
 
 
 def _scatter(frame: pd.DataFrame, column: str, shape: tuple[int, ...], at: tuple) -> np.ndarray:

@@ -12,7 +12,7 @@ from app.figures import palette
 from app.i18n import LANGUAGES, catalogue
 from app.models import scene_of, vocabulary
 from app.views.lab_memory import Lab, labelled
-from app.views.lab_server import functions
+from app.views.lab_server import encoded, functions
 
 PLOTLY = (Path(plotly_file).parent / "package_data" / "plotly.min.js").as_posix()
 EXAMPLE = "a large red star bounces in a sunset room"
@@ -27,7 +27,7 @@ def texts() -> dict[str, dict[str, str]]:
 def hub(lab: Lab) -> gr.HTML:
     """The invisible wire between the page and the server; goes first, so that texts are there for the other parts."""
     first = lab.first()
-    return part("hub", server_functions=functions(lab), texts=texts(), sid="", event=None,
+    return part("hub", server_functions=[encoded(fn) for fn in functions(lab)], texts=texts(), sid="", event=None,
                 race=labelled(first.race(), first.policy) if first else None, source=first.key if first else "",
                 models=list(lab.settings.models))
 
