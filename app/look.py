@@ -185,14 +185,14 @@ def look(source: Source, wish: Wish, lang: str, rivals: dict[str, Source | None]
     policy_preset = preset_of(wish.policy)
     note = "" if before is None or comparable else plain(lang, "lab.versus.differs")
     predicted = _with_predictions(signals, basis, calibration_of(source), here, wish)
-    words = knob_words(here, wish.policy, lang)
+    words = knob_words(here, wish.policy, lang, pair.draft)
     cuts = histograms(predicted, source.policy, wish.policy)
     return {
         "map": _map(source, pair, here, signals, change, wish, lang, note, rivals),
         "knobs": [{**k._asdict(), "key": source.key, "value": getattr(wish.policy, k.name), **words[k.name]} for k in cuts],
         "net": figures(source, pair, lang),
         "draft": summary(moved, lang) if pair.draft else None,
-        "band": _band(pair, lang),
+        "band": _band(source, pair, lang),
         "policy": wish.policy.to_dict(), "preset": policy_preset, "presets": list(PRESET_ORDER),
         "source": source.key,
         "about": {"title": source.title, "prompt": source.prompt, "seed": source.seed, "key": source.key,
@@ -304,28 +304,28 @@ def _with_predictions(signals: grids.Grid, basis: Trace, calibration, here: grid
     return signals._replace(predicted=kept["predicted", wish.which])
 
 
-def _band(pair: Drawn, lang: str) -> str:
+def _band(source: Source, pair: Drawn, lang: str) -> str:
     """How far the draft may be trusted."""
     if not pair.draft or pair.shown.meta.replay not in ("open loop", "partial"):
         return ""
     if pair.shown.meta.replay == "partial":
         return plain(lang, "lab.replay.partial")
-    return plain(lang, "lab.replay.open_loop", agreement=agreement(lang)).strip()
+    probed = (source.signals or source.trace).meta.probe
+    return plain(lang, "lab.replay.open_loop", agreement=agreement(lang, probed)).strip()
 
 
-def agreement(lang: str) -> str:
-    """The measured agreement of estimates with real re-runs, or nothing where it was not measured."""
+def agreement(lang: str, probed: bool = True) -> str:
+    """The measured agreement of estimates with real re-runs, or nothing where it was not measured: of estimates from a
+    run that measured everything, or from one that measured what its own policy needed."""
     try:
-        found = json.loads(AGREEMENT.read_text(encoding="utf-8"))
-        measured = plain(lang, "lab.replay.measured", runs=int(found["runs"]), low=round(100 * found["skip_low"]),
-                     high=round(100 * found["skip_high"]))
-        more = found.get("probe", {})
-        if not more.get("bits_error") or not more.get("skipped_error"):
-            return measured
-        off, share = more["bits_error"][1], more["skipped_error"][1]
+        found = json.loads(AGREEMENT.read_text(encoding="utf-8"))["probe" if probed else "run"]
+        low, _, high = found["skips"]
+        measured = plain(lang, "lab.replay.measured", runs=int(found["runs"]), policies=int(found["policies"]),
+                         low=round(100 * low), high=round(100 * high))
+        off, share = found["bits_error"][1], found["skipped_error"][1]
         trust = "lab.replay.totals" if off <= CLOSE.bits and share <= CLOSE.share else "lab.replay.direction"
         return sentences(lang, plain(lang, trust, bits=f"{off:.1f}", share=round(100 * share)), measured)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
         return ""
 
 

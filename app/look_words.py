@@ -18,8 +18,14 @@ from engine.trace import Trace
 BITS_OF = np.nan_to_num(grids.BITS)
 
 
-def knob_words(grid: grids.Grid, policy: Policy, lang: str) -> dict[str, dict[str, Any]]:
-    """Per knob: {"says": one live sentence, "off": whether it does nothing under this policy}."""
+def about(value: Any) -> str:
+    """A figure that was estimated, not measured; what could not be estimated stays a dash."""
+    return f"≈ {value}" if value not in ("", "–") else value
+
+
+def knob_words(grid: grids.Grid, policy: Policy, lang: str, draft: bool = False) -> dict[str, dict[str, Any]]:
+    """Per knob: {"says": one live sentence, "off": whether it does nothing under this policy}. A draft's counts are estimates."""
+    told = about if draft else str
     total_calls, total_cells = int(grid.decision.size), int(grid.skipped.size)
     chooser = grid.deciders.index("predictor") if "predictor" in grid.deciders else 254
     decided = int((grid.decided_by == chooser).sum())
@@ -30,17 +36,17 @@ def knob_words(grid: grids.Grid, policy: Policy, lang: str) -> dict[str, dict[st
     return {
         "error_threshold": {
             "off": not dynamic,
-            "says": plain(lang, "lab.says.error", decided=decided, total=total_calls, four=four) if dynamic
+            "says": plain(lang, "lab.says.error", decided=told(decided), total=total_calls, four=told(four)) if dynamic
             else plain(lang, "lab.says.error_off", precision=plain(lang, f"lab.option.{policy.precision}")),
         },
         "tdc_threshold": {
             "off": not policy.tdc,
-            "says": plain(lang, "lab.says.reuse", skipped=skipped, total=total_cells) if policy.tdc and skipped
+            "says": plain(lang, "lab.says.reuse", skipped=told(skipped), total=total_cells) if policy.tdc and skipped
             else plain(lang, "lab.says.reuse_none") if policy.tdc else plain(lang, "lab.says.reuse_off"),
         },
         "outlier_threshold": {
             "off": not purifying,
-            "says": plain(lang, "lab.says.outlier", bits=alarm_bits(policy), alarms=alarms, total=total_calls - skipped * len(grid.groups))
+            "says": plain(lang, "lab.says.outlier", bits=alarm_bits(policy), alarms=told(alarms), total=told(total_calls - skipped * len(grid.groups)))
             if purifying else plain(lang, "lab.says.outlier_off"),
         },
     }
@@ -70,10 +76,11 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
         if value:
             rows.append({"value": value, "was": old, "label": plain(lang, f"lab.net.{key}", **values), "tone": tone})
 
-    computed = bits(now.bits_computed)
-    add("bits", bits(now.bits), bits(was.bits) if was else None, computed=computed)
-    add("skipped", share(now.skipped), share(was.skipped) if was else None)
-    add("predictor", share(now.predictor), share(was.predictor) if was else None)
+    sure = not pair.draft or fixed(policy)
+    told = str if sure else about
+    add("bits", told(bits(now.bits)), bits(was.bits) if was else None, computed=told(bits(now.bits_computed)))
+    add("skipped", (about if pair.draft and policy.tdc else str)(share(now.skipped)), share(was.skipped) if was else None)
+    add("predictor", (about if pair.draft and policy.precision == "dynamic" else str)(share(now.predictor)), share(was.predictor) if was else None)
     original = policy.precision == "stock" and not policy.tdc         # beside itself, a speed would mislead
     faster = None if partial or original else speed(source, pair)
     if faster:
@@ -81,7 +88,7 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
         before = pace(source.seconds["reference"] / source.seconds["run"])
         word = plain(lang, f"lab.net.{before[0]}")
         old = f"{before[1]} {word}" if before[0] != key else before[1]
-        add(f"{key}_estimate" if pair.draft else key, value, old if pair.draft else None, tone)
+        add(f"{key}_estimate" if pair.draft else key, about(value) if pair.draft else value, old if pair.draft else None, tone)
     memory = source.trace.meta.memory
     if memory.get("originals") and memory.get("packed") and policy.precision != "stock":
         add("weights", f"{size(memory['originals'])} → {size(memory['packed'])}")

@@ -166,12 +166,26 @@ def test_the_band_beside_the_knobs_is_read_from_its_file(tmp_path, monkeypatch):
     path = tmp_path / "agreement.json"
     monkeypatch.setattr(looks, "AGREEMENT", path)
     assert looks.agreement("en") == ""
-    path.write_text('{"runs": 52, "skip_low": 0.614, "skip_high": 0.87, "probe": {"bits_error": [0.1, 0.42], "skipped_error": [0.01, 0.036]}}')
+    close = {"runs": 52, "policies": 26, "skips": [0.614, 0.7, 0.87], "bits_error": [0.1, 0.42], "skipped_error": [0.01, 0.036]}
+    rough = {"runs": 12, "policies": 6, "skips": [0.5, 0.6, 0.7], "bits_error": [1, 1.8], "skipped_error": [0.2, 0.27]}
+    path.write_text(json.dumps({"probe": close, "run": rough}))
     said = looks.agreement("en")
-    assert said.startswith("Trust the totals (about ± 0.4 bits, ± 4 points), not single cells. In 52 real re-runs") and "61–87 %" in said
+    assert said.startswith("Trust the totals (about ± 0.4 bits, ± 4 points), not single cells. In 52 real re-runs of 26") and "61–87 %" in said
     assert "52" in looks.agreement("zh-CN") and "± 0.4" in looks.agreement("zh-CN")
-    path.write_text('{"runs": 12, "skip_low": 0.5, "skip_high": 0.7, "probe": {"bits_error": [1, 1.8], "skipped_error": [0.2, 0.27]}}')
-    assert looks.agreement("en").startswith("Trust the direction, not the amount: nine of ten totals came out within 1.8 bits and 27 points")
+    assert looks.agreement("en", False).startswith("Trust the direction, not the amount: nine of ten totals came out within 1.8 bits and 27 points")
+    path.write_text('{"runs": 52}')
+    assert looks.agreement("en") == ""
+
+
+def test_every_figure_of_a_draft_that_is_an_estimate_says_so(source):
+    run, draft, forced = (looks.look(source, looks.Wish(policy), "en") for policy in (
+        source.policy, replace(source.policy, tdc_threshold=0.3), Policy.preset("w4a8")))
+    assert "≈" not in json.dumps([run["net"], run["knobs"]], ensure_ascii=False)
+    told = {row["label"].split(",")[0].split("(")[0].strip(): row["value"] for row in draft["net"]["figures"]}
+    measured = [value for label, value in told.items() if "weights" in label or "cache" in label]
+    assert [value for value in told.values() if not value.startswith("≈ ")] == measured
+    assert all(knob["says"].count("≈") >= 1 for knob in draft["knobs"])
+    assert forced["net"]["figures"][0]["value"] == "8.0"              # settled by the policy alone
 
 
 def test_the_engines_warnings_speak_the_pages_language(source):
@@ -223,8 +237,8 @@ def test_a_draft_strikes_out_what_was_measured_and_moves_it_by_the_estimated_cha
     policy = replace(off.policy, tdc_threshold=0.25)
     after, rows = totals(replay(off.signals, policy)), seen(off, policy)["net"]["figures"]
     assert abs(measured.bits - before.bits) > 0.05 and [row["was"] for row in rows[:2]] == [bits(measured.bits), share(measured.skipped)]
-    assert rows[0]["value"] == bits(measured.bits + after.bits - before.bits)
-    assert rows[1]["value"] == share(measured.skipped + after.skipped - before.skipped)
+    assert rows[0]["value"] == f"≈ {bits(measured.bits + after.bits - before.bits)}"
+    assert rows[1]["value"] == f"≈ {share(measured.skipped + after.skipped - before.skipped)}"
     assert seen(off, Policy.preset("w4a8"))["net"]["figures"][0]["value"] == "8.0"     # settled by the policy: no estimate
 
 
