@@ -238,3 +238,25 @@ def test_a_run_without_videos_leaves_no_other_runs_beside_its_map(bench, lab, so
                   [drawing, {"source": "recording:large", "policy": Policy(tdc_threshold=0.2).to_dict()}])
     page.wait_for_function("lab6.state.source === 'recording:large' && lab6.state.policy.tdc_threshold === 0.2")
     page.wait_for_function("document.querySelector('[data-pane=b] .clock').textContent.includes('/50')")
+
+
+PIXELS = """() => Object.fromEntries(['a', 'b'].map((key) => { const ctx = document.querySelector(`[data-pane=${key}] canvas`).getContext('2d');
+    return [key, [80, 300].map((x) => [...ctx.getImageData(x, 180, 1, 1).data.slice(0, 3)])]; }))"""
+
+
+def test_wipe_and_difference_show_both_videos_in_one(bench):
+    page = bench()
+    page.wait_for_function("document.querySelector('[data-pane=b] canvas').dataset.shown > 0")
+    page.click(".play")
+    page.evaluate("() => { const s = document.querySelector('.scrub'); s.value = 12; s.dispatchEvent(new Event('input', {bubbles: true})); }")
+    page.wait_for_timeout(300)
+    side = page.evaluate(PIXELS)
+    assert side["a"] != side["b"]
+    page.click(".race [data-view=wipe]")
+    page.wait_for_timeout(300)
+    assert page.evaluate(PIXELS) == {"a": side["a"], "b": [side["a"][0], side["b"][1]]}
+    page.click(".race [data-view=difference]")
+    page.wait_for_timeout(300)
+    wanted = [[min(255, 4 * abs(a - b)) for a, b in zip(*pair)] for pair in zip(side["a"], side["b"])]
+    got = page.evaluate(PIXELS)["b"]
+    assert [(g, w) for pair in zip(got, wanted) for g, w in zip(*pair) if abs(g - w) > 8] == [] and max(map(max, wanted)) > 40
