@@ -18,6 +18,7 @@ from kernels import PackedWeight, Workspace
 
 from .families import Family, transformers_of
 from .linear import Group
+from .plain import PlainCalls
 from .policy import Policy
 from .records import Calibration
 from .refusals import check_adapters, check_hooks
@@ -41,7 +42,7 @@ class Handle:
         self._anatomy: dict[tuple[str, int], tuple] = {}
         self._workspace = Workspace()
         self._undo: list[Callable[[], None]] = []
-        self._plain = threading.local()
+        self._plain = PlainCalls(self)
         self._recorded = 0
         self._lock = threading.Lock()
 
@@ -114,18 +115,13 @@ class Handle:
                 "cache='device', or set extrapolation to 0."
             )
 
+    def follower(self) -> Run | PlainCalls:
+        """What follows the forwards on this thread: the recorded run, else the thread's plain calls."""
+        return recorded(self) or self._plain
+
     def active(self) -> Run | None:
-        """The run that decides on this thread: the recorded one, else the plain one of `policy`."""
-        run = recorded(self)
-        if run is not None:
-            return run
-        policy = self.policy
-        if policy is None or (policy.precision == "stock" and not policy.tdc):
-            return None
-        run = getattr(self._plain, "run", None)
-        if run is None or run.policy is not policy or run.calibration is not self.calibration:
-            run = self._plain.run = Run(self, self.pipe, policy, self.calibration)
-        return run
+        """The run that decides on this thread: the recorded one, else the one of its plain call; None for stock."""
+        return recorded(self) or self._plain.run
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -169,7 +165,7 @@ class Handle:
         self.groups.clear()
         self._anatomy.clear()
         self._workspace.clear()
-        self._plain = threading.local()
+        self._plain = PlainCalls(self)
 
     def __reduce_ex__(self, protocol):
         raise TypeError(

@@ -57,18 +57,17 @@ class Run:
 
     owner: the attachment of the transformers. policy, calibration: what decides.
     probe: also measure what the decisions would have needed and would have cost.
-    recorder: collects the trace, or None for plain calls of an attached pipeline.
+    recorder: collects the trace, or None for plain calls of an attached pipeline, whose `tracker` their thread keeps.
     on_step: called with a StepRecord after every model evaluation, on the run's own thread.
     overrule: see `record`.
     """
 
     def __init__(
-        self, owner, pipe, policy, calibration=None, *, probe=False, recorder=None, on_step=None, overrule=None
+        self, owner, pipe, policy, calibration=None, *, probe=False, recorder=None, on_step=None, overrule=None, tracker=None
     ):
         self.owner, self.policy, self.calibration, self.probe = owner, policy, calibration, probe
         self._recorder, self._on_step, self._overrule = recorder, on_step, overrule
-        on_end = self.forget if recorder is None else None
-        self._tracker = Tracker(pipe, owner.family, on_end)
+        self._tracker = Tracker(pipe, owner.family) if tracker is None else tracker
         self._tracks: dict[tuple[str, str], Track] = {}
         self._evaluation: Evaluation | None = None
         self._workspace = owner.workspace()
@@ -106,9 +105,10 @@ class Run:
         """The branch name that the pipeline gives to its next forwards."""
         self._tracker.announce(branch)
 
-    def enter(self, model: str, arguments: dict) -> None:
-        """A transformer forward begins: find the position, plan every block of it at once."""
-        position = self._tracker.enter(model, arguments)
+    def enter(self, model: str, arguments: dict, position: Position | None = None) -> None:
+        """A transformer forward begins: find the position where it is not given, plan every block of it at once."""
+        if position is None:
+            position = self._tracker.enter(model, arguments)
         self._steps = position.steps
         if position.new_call:
             self._tracks.clear()
@@ -131,6 +131,8 @@ class Run:
         Raises RuntimeError if a block's numbers are not finite.
         """
         evaluation, self._evaluation = self._evaluation, None
+        if evaluation is None:  # a run that began while the forward was under way
+            return
         position = evaluation.position
         evaluation.finish(self._recorder)
         self._cache_bytes = max(self._cache_bytes, sum(track.deltas.nbytes for track in self._tracks.values()))
