@@ -24,8 +24,6 @@ from kernels.formats import ROUNDING_MAGIC, SMALLEST_AMAX
 LANES = 32
 _BLOCK = 16
 _TILE = _BLOCK * LANES
-# Channels that are worked on at a time, whole Hadamard blocks that fit the first-level cache: 16 KB.
-_STRETCH = 128
 _F, _I, _U = np.float32, np.int32, np.uintp
 
 _MAGNITUDE = _I(0x7FFFFFFF)
@@ -50,8 +48,9 @@ def _butterfly4(span: int):
     one, two, three, step = _U(span * LANES), _U(2 * span * LANES), _U(3 * span * LANES), _U(4 * span * LANES)
     count, group = span * LANES, 4 * span * LANES
 
-    def butterfly(z, start, size):
-        for _ in range(size // group):
+    def butterfly(z):
+        start = _U(0)
+        for _ in range(z.size // group):
             for index in range(count):
                 j = start + _U(index)
                 a, b, c, d = z[j], z[j + one], z[j + two], z[j + three]
@@ -68,8 +67,9 @@ def _butterfly4(span: int):
 def _butterfly2(span: int):
     one, step, count, group = _U(span * LANES), _U(2 * span * LANES), span * LANES, 2 * span * LANES
 
-    def butterfly(z, start, size):
-        for _ in range(size // group):
+    def butterfly(z):
+        start = _U(0)
+        for _ in range(z.size // group):
             for index in range(count):
                 j = start + _U(index)
                 a, b = z[j], z[j + one]
@@ -85,12 +85,12 @@ _last32, _last128 = _butterfly2(16), _butterfly2(64)
 
 
 @_part
-def _load(x, first, channel, width, z):
+def _load(x, first, z):
     # Four rows at a time: one row alone would touch a cache line per value.
     for lane in range(0, LANES, 4):
         a, b, c, d = x[first + lane], x[first + lane + 1], x[first + lane + 2], x[first + lane + 3]
-        j = _U(channel * LANES + lane)
-        for k in range(channel, channel + width):
+        j = _U(lane)
+        for k in range(x.shape[1]):
             z[j] = a[k]
             z[j + _U(1)] = b[k]
             z[j + _U(2)] = c[k]
@@ -99,11 +99,11 @@ def _load(x, first, channel, width, z):
 
 
 @_part
-def _store(z, out, first, channel, width):
+def _store(z, out, first):
     for lane in range(0, LANES, 4):
         a, b, c, d = out[first + lane], out[first + lane + 1], out[first + lane + 2], out[first + lane + 3]
-        j = _U(channel * LANES + lane)
-        for k in range(channel, channel + width):
+        j = _U(lane)
+        for k in range(out.shape[1]):
             a[k] = z[j]
             b[k] = z[j + _U(1)]
             c[k] = z[j + _U(2)]
@@ -112,28 +112,28 @@ def _store(z, out, first, channel, width):
 
 
 @_part
-def _rotate(z, start, size, block):
+def _rotate(z, block):
     if block >= 16:
-        _first(z, start, size)
-        _second(z, start, size)
+        _first(z)
+        _second(z)
     if block == 32:
-        _last32(z, start, size)
+        _last32(z)
     if block >= 64:
-        _third(z, start, size)
+        _third(z)
     if block == 128:
-        _last128(z, start, size)
+        _last128(z)
 
 
 @_part
-def _block_maxima(bits, start, size, maxima):
+def _block_maxima(bits, maxima):
     # As integers, magnitudes order like floats and NaN is larger than everything.
-    tile, j = start, start // _U(_BLOCK)
-    for _ in range(size // _TILE):
+    tile, j = _U(0), _U(0)
+    for _ in range(maxima.size // LANES):
         for lane in range(LANES):
             largest = bits[tile + _U(lane)] & _MAGNITUDE
             for i in range(1, _BLOCK):
-                magnitude = bits[tile + _U(lane) + _U(i * LANES)] & _MAGNITUDE
-                largest = magnitude if magnitude > largest else largest
+                size = bits[tile + _U(lane) + _U(i * LANES)] & _MAGNITUDE
+                largest = size if size > largest else largest
             maxima[j + _U(lane)] = largest
         tile += _U(_TILE)
         j += _U(LANES)
@@ -152,9 +152,9 @@ def _token_maxima(maxima, largest):
 
 
 @_part
-def _round_int8(z, start, size, inverse, scale):
-    tile = start
-    for _ in range(size // _TILE):
+def _round_int8(z, inverse, scale):
+    tile = _U(0)
+    for _ in range(z.size // _TILE):
         for lane in range(LANES):
             factor, back = inverse[lane], scale[lane]
             for i in range(_BLOCK):
@@ -184,9 +184,9 @@ def _block_scales(maxima, unit, unit_bits, scale, scale_bits, factor, to_scale, 
 
 
 @_part
-def _round_e2m1(z, start, count, factor, back):
-    tile, block = start, start // _U(_BLOCK)
-    for _ in range(count // _TILE):
+def _round_e2m1(z, factor, back):
+    tile, block = _U(0), _U(0)
+    for _ in range(z.size // _TILE):
         for lane in range(LANES):
             multiply, divide = factor[block + _U(lane)], back[block + _U(lane)]
             for i in range(_BLOCK):
@@ -242,18 +242,14 @@ def quantize_rows(x, out, block, four_bits, start, stop, work):
     x, out: float32 (M, K), at least 32 tokens from start to stop, K a multiple of 16; `block` 1,
     16, 32, 64 or 128; work: a `Scratch` for K. The last 32 tokens may be computed twice.
     """
-    channels = x.shape[1]
     norm = _F(1.0 / math.sqrt(block))
     top = _F(448) if four_bits else _F(127)
     first = start
     while first < stop:
         first = first if first + LANES < stop else stop - LANES
-        for channel in range(0, channels, _STRETCH):
-            width = _STRETCH if channel + _STRETCH <= channels else channels - channel
-            place, size = _U(channel * LANES), width * LANES
-            _load(x, first, channel, width, work.z)
-            _rotate(work.z, place, size, block)
-            _block_maxima(work.bits, place, size, work.maxima_bits)
+        _load(x, first, work.z)
+        _rotate(work.z, block)
+        _block_maxima(work.bits, work.maxima_bits)
         _token_maxima(work.maxima_bits, work.largest_bits)
         for lane in range(LANES):
             amax = work.largest[lane] * norm if work.largest_bits[lane] < _EXPONENT else _NAN
@@ -264,16 +260,11 @@ def quantize_rows(x, out, block, four_bits, start, stop, work):
                 work.maxima, work.unit, work.unit_bits, work.scale, work.scale_bits, work.factor, work.inverse,
                 work.largest, norm,
             )  # fmt: skip
+            _round_e2m1(work.z, work.factor, work.maxima)
         else:
             for lane in range(LANES):
                 work.inverse[lane] *= norm
                 work.scale[lane] = work.largest[lane] * _F(1.0 / 127.0)
-        for channel in range(0, channels, _STRETCH):
-            width = _STRETCH if channel + _STRETCH <= channels else channels - channel
-            place, size = _U(channel * LANES), width * LANES
-            if four_bits:
-                _round_e2m1(work.z, place, size, work.factor, work.maxima)
-            else:
-                _round_int8(work.z, place, size, work.inverse, work.scale)
-            _store(work.z, out, first, channel, width)
+            _round_int8(work.z, work.inverse, work.scale)
+        _store(work.z, out, first)
         first += LANES

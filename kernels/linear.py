@@ -20,9 +20,9 @@ from kernels.scaled_output import check_inner
 from kernels.weights import PackedWeight, dequantize_weight, int8_weight, unpack_weight
 from kernels.workspace import Workspace
 
-# Quantized tokens pass through memory of this many float32 values on their way to the product: it
-# stays in the cache and in the process, where fresh memory would cost more than the quantization.
-_STRIP = 1 << 18
+# Quantized tokens pass through memory of this many float32 values on their way to the product. It stays in the process,
+# where fresh memory would cost more than the quantization; a product of a quarter of these tokens is slower per token.
+_STRIP = 1 << 20
 _LANES = 32
 _scratch = threading.local()
 
@@ -94,7 +94,7 @@ def _on_cpu(
 def _fake_quantized(tokens: torch.Tensor, block: int, precision: str, four_over_six: bool) -> torch.Tensor:
     held = getattr(_scratch, "values", None)
     if held is None or held.numel() < tokens.numel():
-        held = _scratch.values = torch.empty(max(_STRIP, tokens.numel()))
+        held = _scratch.values = torch.empty(tokens.numel())
     out = held[: tokens.numel()].view(tokens.shape)
     if precision == "int8":
         return fake_quantize_int8(tokens, block, out)
