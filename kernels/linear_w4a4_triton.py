@@ -94,13 +94,14 @@ def _native(
     rows, columns = out.shape
     inner = act.codes.shape[1] * 2
     tile_m, tile_n, tile_k = 128, 128, 256
-    _native_kernel[(triton.cdiv(rows, tile_m) * triton.cdiv(columns, tile_n),)](
-        act.codes, act.scales.view(torch.float8_e4m3fn), packed.codes, packed.scales.view(torch.float8_e4m3fn),
-        out, act.token_scale, packed.tensor_scale, out if bias is None else bias, out if when is None else when[0],
-        rows, columns, inner, 0 if when is None else when[1],
-        HAS_BIAS=bias is not None, HAS_PREDICATE=when is not None, EVEN_K=inner % tile_k == 0,
-        BM=tile_m, BN=tile_n, BK=tile_k, GROUP=8, num_warps=8, num_stages=3,
-    )
+    with torch.cuda.device_of(out):
+        _native_kernel[(triton.cdiv(rows, tile_m) * triton.cdiv(columns, tile_n),)](
+            act.codes, act.scales.view(torch.float8_e4m3fn), packed.codes, packed.scales.view(torch.float8_e4m3fn),
+            out, act.token_scale, packed.tensor_scale, out if bias is None else bias, out if when is None else when[0],
+            rows, columns, inner, 0 if when is None else when[1],
+            HAS_BIAS=bias is not None, HAS_PREDICATE=when is not None, EVEN_K=inner % tile_k == 0,
+            BM=tile_m, BN=tile_n, BK=tile_k, GROUP=8, num_warps=8, num_stages=3,
+        )
 
 
 def _simulated(

@@ -45,7 +45,8 @@ def _launch(x, quantize, hadamard, four_over_six):
     if tokens.stride(1) != 1:
         tokens = tokens.contiguous()
     out = RowOutput("quantize", x.shape, x.dtype, x.device, quantize, hadamard, four_over_six)
-    _quantize_kernel[out.grid](tokens, *out.pointers, out.rows, tokens.stride(0), **out.constants)
+    with torch.cuda.device_of(tokens):
+        _quantize_kernel[out.grid](tokens, *out.pointers, out.rows, tokens.stride(0), **out.constants)
     return out.result()
 
 

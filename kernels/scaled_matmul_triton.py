@@ -141,15 +141,16 @@ def scaled_matmul(
     count = triton.cdiv(rows, tiles.m) * triton.cdiv(columns, tiles.n)
     grid = min(count, _multiprocessors(a.device)) if tiles.persistent else count
     left, right = (_descriptor(a, tiles.m, tiles.k), _descriptor(b, tiles.n, tiles.k)) if tiles.tma else (a, b)
-    _scaled_matmul_kernel[(grid,)](
-        left, right, out, out if token_scale is None else token_scale, out if row_scale is None else row_scale,
-        out if bias is None else bias, out if when is None else when[0],
-        rows, columns, inner, 0 if when is None else when[1],
-        SCALED=token_scale is not None, HAS_BIAS=bias is not None, HAS_PREDICATE=when is not None, INT8=int8, TMA=tiles.tma,
-        PERSISTENT=tiles.persistent, EVEN_K=inner % tiles.k == 0,
-        BM=tiles.m, BN=tiles.n, BK=tiles.k, GROUP=8,
-        num_warps=tiles.warps, num_stages=tiles.stages,
-    )
+    with torch.cuda.device_of(a):
+        _scaled_matmul_kernel[(grid,)](
+            left, right, out, out if token_scale is None else token_scale, out if row_scale is None else row_scale,
+            out if bias is None else bias, out if when is None else when[0],
+            rows, columns, inner, 0 if when is None else when[1],
+            SCALED=token_scale is not None, HAS_BIAS=bias is not None, HAS_PREDICATE=when is not None, INT8=int8, TMA=tiles.tma,
+            PERSISTENT=tiles.persistent, EVEN_K=inner % tiles.k == 0,
+            BM=tiles.m, BN=tiles.n, BK=tiles.k, GROUP=8,
+            num_warps=tiles.warps, num_stages=tiles.stages,
+        )
     return out
 
 

@@ -83,10 +83,11 @@ def _memory(packed: PackedWeight, dtype: torch.dtype, workspace: Workspace | Non
 def _launch(codes, scales, tensor_scale, int8_scale, out, kind, hadamard):
     rows, columns = out.shape
     grid = (rows, triton.cdiv(columns, _WIDTH))
-    _unpack_kernel[grid](
-        codes, scales, tensor_scale, int8_scale, out, columns, codes.shape[1] * 2,
-        KIND=kind, HADAMARD=hadamard, WIDTH=_WIDTH, num_warps=4,
-    )
+    with torch.cuda.device_of(codes):
+        _unpack_kernel[grid](
+            codes, scales, tensor_scale, int8_scale, out, columns, codes.shape[1] * 2,
+            KIND=kind, HADAMARD=hadamard, WIDTH=_WIDTH, num_warps=4,
+        )
     return out
 
 
