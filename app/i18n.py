@@ -75,9 +75,16 @@ def sentences(lang: str, *parts: str) -> str:
 
 
 def said(lang: str, sentence: str) -> str:
-    """A warning of the engine in `lang`, by its key; one that this page has no words for stays as it is."""
-    key = f"lab.notice.{getattr(sentence, 'key', '')}"
-    return plain(lang, key, **sentence.values) if key in texts()[resolve(lang)] else str(sentence)
+    """A warning or refusal of the engine in `lang`, by its key; one that this page has no words for stays as it is.
+    A field that it names is called what the page calls it, but in English, where its own name says it."""
+    words, key = texts()[resolve(lang)], f"lab.notice.{getattr(sentence, 'key', '')}"
+    if key not in words:
+        return str(sentence)
+    values, own = sentence.values, sentence.values.get("name")
+    if own is not None and resolve(lang) != "en":
+        labels = (f"lab.{place}.{str(own).removesuffix(' prompt')}" for place in ("field", "knob", "sentence"))
+        values = {**values, "name": next((words[label] for label in labels if label in words), own)}
+    return plain(lang, key, **values)
 
 
 def catalogue(lang: str, prefix: str = "") -> dict[str, str]:

@@ -126,7 +126,8 @@ def check_policy(value: object) -> None:
 def _one_of(name: str, value: object, choices: Sequence) -> None:
     if not isinstance(value, (str, bool)) or value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
-        raise PolicyError(f"{name} must be one of {listed}; got {shown(value)}.")
+        raise PolicyError(notice("one_of", "{name} must be one of {choices}; got {given}.", name=name, choices=listed,
+                                 given=shown(value)))
 
 
 def _in_range(name: str, value: object, whole: bool) -> int | float:
@@ -136,9 +137,16 @@ def _in_range(name: str, value: object, whole: bool) -> int | float:
     if number and whole:
         number = isinstance(value, Integral) or float(value).is_integer()
     if not number:
-        kind = "a whole number" if whole else "a number"
-        raise PolicyError(f"{name} must be {kind} from {low:g} to {high:,.0f}; got {shown(value)}.")
+        raise PolicyError(out_of_range(name, whole, f"{low:g}", f"{high:,.0f}", shown(value)))
     return int(value) if whole else float(value)
+
+
+def out_of_range(name: str, whole: bool, low: str, high: str, given: str) -> Notice:
+    """The sentence for a number that is none, or is too small or too large."""
+    values = {"name": name, "low": low, "high": high, "given": given}
+    if whole:
+        return notice("range_whole", "{name} must be a whole number from {low} to {high}; got {given}.", **values)
+    return notice("range", "{name} must be a number from {low} to {high}; got {given}.", **values)
 
 
 _NO_REUSE = {"tdc": False, "pdr": False}

@@ -51,7 +51,7 @@ let waiting = 0;
 function changed() { clearTimeout(waiting); waiting = setTimeout(estimate, 200); }
 async function estimate() {
   const { mode, steps, policy, preset, source, height, width, frames, guidance } = lab.state;
-  const answer = await lab.call("estimate", { mode, steps, policy, preset, source, prompt: prompt(), seed: Number(seed.value), model, height, width, frames, guidance });
+  const answer = await lab.call("estimate", { mode, steps, policy, preset, source, prompt: prompt(), negative: lab.state.negative || "", seed: Number(seed.value), model, height, width, frames, guidance });
   if (answer) { eta = answer; buttons(); }
 }
 lab.request = () => ({ prompt: prompt(), seed: seed.value === "" ? null : Number(seed.value), model, negative: lab.state.negative || "" });

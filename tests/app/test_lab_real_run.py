@@ -1,6 +1,7 @@
 """Runs through `events` on a small random model: limits, references, a first run that calibrates, what a broken run leaves."""
 
 import threading
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -135,8 +136,6 @@ def test_the_next_large_model_takes_the_place_of_the_last(lab, folder, tmp_path)
 
 def test_a_model_that_loads_holds_nobody_up(lab, folder, tmp_path, monkeypatch):
     """A visitor who waits for a download lets the next one go first, and leaves with a stop."""
-    import engine.load as loading
-
     models, gate, ready = models_of.shared(), Gate(1, 4), threading.Event()
     models.get(str(folder), "en")
 
@@ -144,16 +143,21 @@ def test_a_model_that_loads_holds_nobody_up(lab, folder, tmp_path, monkeypatch):
         assert ready.wait(60)
         raise ValueError("Nothing there.")
 
-    monkeypatch.setattr(loading, "load", slow)
-    wishes = [{"id": "1", "model": str(tmp_path / "slow")}, {"id": "2", "model": str(folder)}, {"id": "3", "model": str(tmp_path / "slow")}]
-    first, second, third = (events(lab, gate, {**SMALL, "preset": "w4a8", "mode": "sixbit", **wish}, f"tab{wish['id']}") for wish in wishes)
-    assert next(first)["status"]["sentence"] == next(third)["status"]["sentence"].replace("1 ahead of you; yours starts by itself.", "Loading the model…")
-    done = list(second)
-    assert done[-1]["over"] and done[-1]["look"]["source"] == "run:2" and models.kept(str(folder), "en") is not None
-    lab.sessions.get("tab3").halt("3")
-    assert "left the line" in list(third)[-1]["status"]["sentence"]
+    monkeypatch.setattr(import_module("engine.load"), "load", slow)          # `engine.load` itself is the function
+    wishes = [{"id": "1", "model": str(tmp_path / "slow")}, {"id": "2", "model": str(tmp_path / "slow")}, {"id": "3", "model": str(folder)}]
+    streams = [events(lab, gate, {**SMALL, "preset": "w4a8", "mode": "sixbit", **wish}, f"tab{wish['id']}") for wish in wishes]
+    told = [[], [], []]
+    threads = [threading.Thread(target=kept.extend, args=(stream,), daemon=True) for kept, stream in zip(told, streams)]
+    for thread in threads:
+        thread.start()
+    threads[2].join(60)
+    assert told[2][-1]["over"] and told[2][-1]["look"]["source"] == "run:3" and threads[0].is_alive()
+    lab.sessions.get("tab2").halt("2")
+    threads[1].join(60)
+    assert "left the line" in told[1][-1]["status"]["sentence"]
     ready.set()
-    assert list(first)[-1]["status"]["sentence"] == "Nothing there." and len(gate) == 0
+    threads[0].join(60)
+    assert told[0][-1]["status"]["sentence"] == "Nothing there." and len(gate) == 0
 
 
 def test_the_code_to_take_home_makes_the_clip_that_was_seen(lab, folder, tmp_path, monkeypatch):

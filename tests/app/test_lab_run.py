@@ -8,6 +8,7 @@ from app.recordings import find
 from app.settings import read
 from app.views.lab_memory import Lab
 from app.views.lab_run import events
+from app.views.lab_server import sentence
 from app.views.lab_wish import read_wish
 from engine.settings import BREAK_IT, Policy
 
@@ -118,3 +119,13 @@ def test_every_refusal_of_ours_is_said_in_chinese_too(lab, ask):
     with pytest.raises(ValueError) as refused:
         read_wish(lab, {"prompt": PROMPT, **ask}, "zh-CN")
     assert str(refused.value).isascii() is False and "must" not in str(refused.value) and "Expected" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "values, chinese",
+    [({"max_skips": 500}, "“最多连续跳过”应为 0 到 100 的整数"), ({"error_threshold": 3}, "“4 比特容忍度”应为 0 到 1 的数"), ({"gap": "x"}, "应为以下之一")],
+)
+def test_a_policy_out_of_range_is_refused_in_the_pages_language(values, chinese):
+    with pytest.raises(ValueError) as refused:
+        Policy(**values)
+    assert chinese in sentence(refused.value, "zh-CN") and sentence(refused.value, "en") == str(refused.value)
