@@ -155,15 +155,15 @@ def _where(pipe, family: Family, keep: str) -> str:
     needed = sum(
         linear.weight.numel() * linear.weight.element_size()
         for model in transformers_of(pipe).values()
-        for _, _, _, linears, _ in _plan(family, "", model, "w4a16")
+        for _, _, _, linears, _ in plan_groups(family, "", model, "w4a16")
         for linear in linears
     )
     free, _ = torch.cuda.mem_get_info(device)
     return "device" if needed < _AUTO_SHARE * free else "cpu"
 
 
-def _plan(family: Family, slot: str, model, adaln: str) -> list[tuple]:
-    """(block index, path of the first linear, group name, linears, static) of all groups of a transformer."""
+def plan_groups(family: Family, slot: str, model, adaln: str) -> list[tuple]:
+    """What `attach` packs: (block index, path of the first linear, group name, linears, static) of all groups of a transformer."""
     single = (*(family.adaln if adaln == "w4a16" else ()), *family.static)
     wanted = [(name, paths, False) for name, paths in family.groups.items()]
     wanted += [(path, (path,), True) for path in single]
@@ -178,7 +178,7 @@ def _plan(family: Family, slot: str, model, adaln: str) -> list[tuple]:
 
 def _operate(handle: Handle, progress, packed: Mapping[str, PackedWeight]) -> None:
     family, slots = handle.family, transformers_of(handle.pipe)
-    plans = {slot: _plan(family, slot, model, handle.adaln) for slot, model in slots.items()}
+    plans = {slot: plan_groups(family, slot, model, handle.adaln) for slot, model in slots.items()}
     total, done = sum(map(len, plans.values())), 0
     for slot, model in slots.items():
         for index, path, name, linears, static in plans[slot]:

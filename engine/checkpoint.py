@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from engine.families import MODEL_SLOTS
 from engine.files import parse_object, read_text, shown
 from engine.folder import PACKED, LoadError, check_folder, header
 
@@ -39,7 +40,7 @@ def quantize(
 ) -> Path:
     """Write a packed checkpoint of the pipeline at `src` (a folder or hub id) into the new folder `dst`.
 
-    Works on the CPU in the weights' own precision. adaln: as in `attach`. text_encoder: "w4a16" packs a T5 text encoder
+    Works on the CPU, from the weights as bfloat16 (a float32 checkpoint is rounded to it first). adaln: as in `attach`. text_encoder: "w4a16" packs a T5 text encoder
     too (see `engine.encoder` for what that costs). shard_bytes: largest file of packed
     weights. progress: called as progress(done, total) while groups are packed.
 
@@ -101,10 +102,10 @@ def load_packed(folder: Path, device, dtype):
 
     from engine import encoder
     from engine.attach import attach
-    from engine.load import _assemble
+    from engine.load import assemble
 
-    about = _about(folder)
     parts = check_folder(folder)
+    about = _about(folder, parts)
     models, packed = {}, {}
     for slot in about["transformers"]:
         made = getattr(diffusers, parts[slot])
@@ -114,16 +115,35 @@ def load_packed(folder: Path, device, dtype):
     ready = dict(models)
     if about.get("text_encoder") == "w4a16":
         ready[encoder.SLOT] = _encoder(parts, folder, about["groups"], device, dtype)
-    pipe = _assemble(folder, parts, dtype, **ready)
+    pipe = assemble(folder, parts, dtype, **ready)
     for name, part in pipe.components.items():
         if isinstance(part, torch.nn.Module) and name not in ready:
             part.to(device)
+    _check_groups(pipe, models, packed, about["adaln"])
     attach(pipe, keep="none", adaln=about["adaln"], packed=packed, known_hash=about["model_hash"])
     for slot, model in models.items():
         empty = next((name for name, value in model.named_parameters() if value.is_meta), None)
         if empty is not None:
             raise LoadError(f"The packed checkpoint lacks the weight {shown(f'{slot}.{empty}')}; quantize the model again.")
     return pipe
+
+
+def _check_groups(pipe, models: dict, packed: dict, adaln: str) -> None:
+    """Raise LoadError unless there is a packed weight of the right size for every group that `attach` will want."""
+    from engine.attach import plan_groups
+    from engine.families import family_of
+
+    family = family_of(pipe)
+    for slot, model in models.items():
+        for _, path, _, linears, _ in plan_groups(family, slot, model, adaln):
+            if path not in packed:
+                raise LoadError(f"The packed checkpoint lacks the packed weight {shown(path)}; quantize the model again.")
+            wanted = (sum(linear.out_features for linear in linears), linears[0].in_features)
+            if packed[path].shape != wanted:
+                raise LoadError(
+                    f"The packed weight {shown(path)} has the size {packed[path].shape}, and the configuration wants {wanted}; "
+                    "quantize the model again."
+                )
 
 
 def _encoder(parts: dict[str, str], folder: Path, groups: dict, device, dtype):
@@ -145,7 +165,7 @@ def _encoder(parts: dict[str, str], folder: Path, groups: dict, device, dtype):
     found = _fill(model, encoder.SLOT, folder / encoder.SLOT, groups, device, dtype)
     model.tie_weights()
     found = {path.removeprefix(f"{encoder.SLOT}."): weight for path, weight in found.items()}
-    missing = next((name for name in encoder._linears(model) if name not in found), None)
+    missing = next((name for name in encoder.linears_of(model) if name not in found), None)
     if missing is None:
         encoder.pack_text_encoder(SimpleNamespace(text_encoder=model), packed=found)
         missing = next((name for name, value in model.named_parameters() if value.is_meta), None)
@@ -202,13 +222,20 @@ def _write_shards(folder: Path, tensors: Iterator[tuple[str, object]], shard_byt
     write()
 
 
-def _about(folder: Path) -> dict:
+def _about(folder: Path, parts: dict[str, str]) -> dict:
     what = "the description of a packed checkpoint"
     about = parse_object(read_text(folder / PACKED, what, error=LoadError), what, LoadError)
     good = about.get("kind") == KIND and about.get("version") == VERSION and isinstance(about.get("groups"), dict)
     good = good and isinstance(about.get("transformers"), list) and isinstance(about.get("model_hash"), str)
-    if not good or about.get("adaln") not in ("w4a16", "stock"):
+    good = good and about.get("adaln") in ("w4a16", "stock") and all(isinstance(group, dict) for group in about["groups"].values())
+    if not good:
         raise LoadError(f"{PACKED} in {shown(str(folder))} is not {what} of version {VERSION}; quantize the model again.")
+    transformers = {slot for slot in MODEL_SLOTS if slot in parts}
+    if not all(isinstance(slot, str) for slot in about["transformers"]) or set(about["transformers"]) != transformers:
+        raise LoadError(
+            f"{PACKED} in {shown(str(folder))} lists the transformers {shown(about['transformers'])}, and the pipeline has "
+            f"{', '.join(sorted(transformers)) or 'none'}; quantize the model again."
+        )
     return about
 
 
@@ -270,4 +297,4 @@ def _fits(fields: dict, about: dict) -> bool:
         "tensor_scale": (torch.int32, (rows,)), "int8_scale": (torch.int32, (rows,)),
     }  # fmt: skip
     same = all((fields[name].dtype, tuple(fields[name].shape)) == value for name, value in expected.items())
-    return same and hadamard in (1, 16, 32, 64, 128)
+    return same and hadamard in (1, 16, 32, 64, 128) and shape[1] % hadamard == 0

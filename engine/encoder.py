@@ -51,7 +51,7 @@ def pack_text_encoder(
     changed, for another kind of encoder, one that is packed already, offloaded, or wrapped by adapters.
     """
     encoder = getattr(pipe, SLOT, None)
-    linears = _linears(encoder)
+    linears = linears_of(encoder)
     before = after = 0
     for done, (name, linear) in enumerate(linears.items(), 1):
         weight = linear._parameters["weight"]
@@ -79,7 +79,8 @@ def _adopt(linear: nn.Linear, made: PackedWeight, dtype: torch.dtype) -> None:
     linear.register_buffer("like", torch.empty(0, dtype=dtype, device=made.codes.device), persistent=False)
 
 
-def _linears(encoder) -> dict[str, nn.Linear]:
+def linears_of(encoder) -> dict[str, nn.Linear]:
+    """The linears of a T5 encoder that can be packed, by dotted name. Raises ValueError for an encoder that cannot be."""
     name = type(encoder).__name__
     if name not in CLASSES:
         raise ValueError(f"Only a text encoder of the classes {', '.join(CLASSES)} can be packed; this pipeline's is a {name}.")

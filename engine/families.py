@@ -90,7 +90,7 @@ _REFUSED = {
     "several denoising loops in one call",
     "CogVideoXFunControlPipeline": "it was never tried",
 }
-_MODEL_SLOTS = ("transformer", "transformer_2")
+MODEL_SLOTS = ("transformer", "transformer_2")
 
 
 def supported() -> tuple[str, ...]:
@@ -137,7 +137,7 @@ def family_of(pipe) -> Family:
 
 def transformers_of(pipe) -> dict[str, object]:
     """The pipeline's denoising transformers by slot name, in the order in which they run."""
-    found = {slot: getattr(pipe, slot, None) for slot in _MODEL_SLOTS}
+    found = {slot: getattr(pipe, slot, None) for slot in MODEL_SLOTS}
     present = {slot: model for slot, model in found.items() if model is not None}
     if not present:
         raise UnsupportedPipeline(

@@ -37,17 +37,17 @@ def load(path_or_id: str | os.PathLike, device=None, dtype=None, progress: Calla
     device = device_for(device)
     dtype = _dtype(dtype, device)
     tell(1, 3)
-    if (folder / PACKED).is_file():
-        from engine.checkpoint import load_packed
+    try:
+        if (folder / PACKED).is_file():
+            from engine.checkpoint import load_packed
 
-        pipe = load_packed(folder, device, dtype)
-    else:
-        pipe = _assemble(folder, parts, dtype)
-        tell(2, 3)
-        try:
+            pipe = load_packed(folder, device, dtype)
+        else:
+            pipe = assemble(folder, parts, dtype)
+            tell(2, 3)
             pipe.to(device)
-        except (RuntimeError, MemoryError) as error:
-            raise LoadError(f"The model does not fit on {device}: {_first_line(error)}") from error
+    except (RuntimeError, MemoryError) as error:
+        raise LoadError(f"The model does not fit on {device}: {_first_line(error)}") from error
     tell(3, 3)
     return pipe
 
@@ -104,7 +104,7 @@ def _dtype(dtype, device):
     return getattr(torch, name)
 
 
-def _assemble(folder: Path, parts: dict[str, str], dtype, **ready):
+def assemble(folder: Path, parts: dict[str, str], dtype, **ready):
     """The pipeline of a checked folder on the CPU; `ready` are parts that exist already."""
     import diffusers
     import torch
