@@ -200,7 +200,6 @@ class _Worker:
 
     def _work(self) -> None:
         try:
-            self._wait()
             self._run()
         except _Stopped:
             pass
@@ -221,11 +220,13 @@ class _Worker:
         ) as run:
             _describe(run, self._request)
             try:
+                self._wait()
                 self._call(run, device)
             except _Stopped:
                 if not self._closed:
                     trace = run.trace
-                    self._events.put(Cancelled(len(trace.blocks["step"].unique()), trace.meta.steps, trace))
+                    steps = trace.meta.steps or self._request.steps  # nothing tells before the first step
+                    self._events.put(Cancelled(len(trace.blocks["step"].unique()), steps, trace))
                 raise
 
     def _call(self, run, device) -> None:
