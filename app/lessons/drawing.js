@@ -67,7 +67,9 @@ async function drawPlot(canvas, figure) {
   layout.font = { ...layout.font, family: getComputedStyle(root).fontFamily, size: Math.round(size() * (innerWidth < 600 ? .8 : .85)), color: tint('#1D2130') };
   layout.paper_bgcolor = layout.plot_bgcolor = 'rgba(0,0,0,0)';
   layout.autosize = true;
-  for (const [name, room] of [['xaxis', canvas.clientWidth * .8], ['yaxis', canvas.clientHeight * .75]]) {
+  const names = (layout.yaxis?.ticktext ?? []).map((name) => broad(String(name).replace(/<[^>]*>/g, '')));       // rows with names leave less room below
+  const left = Math.max(0, ...names) * layout.font.size;
+  for (const [name, room] of [['xaxis', Math.max(90, canvas.clientWidth * .85 - left)], ['yaxis', canvas.clientHeight * .75]]) {
     const axis = layout[name];
     if (!axis) continue;
     delete axis.tickfont;
@@ -83,13 +85,15 @@ async function drawPlot(canvas, figure) {
   }
 }
 
-/* Break an axis title that is wider than its axis; a CJK character is about twice as wide as a Latin one. */
+/* The width of a text in ems; a CJK character is about twice as wide as a Latin one. */
+function broad(text) { return [...text].reduce((sum, c) => sum + (c > '\u2e80' ? 1 : .52), 0); }
+
+/* Break an axis title that is wider than its axis. */
 function folded(text, room) {
-  const wide = (c) => (c > '\u2e80' ? 1 : .52);
   const parts = text.match(/[\u2e80-\uffff]\s*|[^\s\u2e80-\uffff]+\s*/g) || [text];
   let line = 0, out = '';
   for (const part of parts) {
-    const length = [...part].reduce((sum, c) => sum + wide(c), 0);
+    const length = broad(part);
     if (line && line + length > room) { out = out.trimEnd() + '<br>'; line = 0; }
     out += part; line += length;
   }
