@@ -85,3 +85,27 @@ def test_an_adapter_loaded_on_an_attached_pipe_counts():
     before = pipelines.latents(pipe)
     pipe.transformer.add_adapter(peft.LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
     assert not torch.equal(pipelines.latents(pipe), before)
+
+
+def test_a_run_leaves_the_process_choice_of_attention_as_it_was():
+    q = torch.randn(2, 4, 640, 64, device="cuda", dtype=torch.bfloat16)
+    chosen = torch._fused_sdp_choice(q, q, q)
+    order = torch._C._get_sdp_priority_order()
+    stock = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    pipe = pipelines.cogvideox(dtype=torch.bfloat16).to("cuda")
+    attach(pipe, PRESETS["w4a8"])
+    pipelines.latents(pipe)
+    assert torch._fused_sdp_choice(q, q, q) == chosen and torch._C._get_sdp_priority_order() == order
+    assert torch.equal(torch.nn.functional.scaled_dot_product_attention(q, q, q), stock)
+
+
+def test_attention_is_as_close_to_float64_as_the_stock_one():
+    from engine.fused import attend
+
+    q, k, v = (torch.randn(2, 4, tokens, 64, device="cuda", dtype=torch.bfloat16) for tokens in (641, 77, 77))
+    exact = torch.nn.functional.scaled_dot_product_attention(*(part.double() for part in (q, k, v)))
+    ours, stock = (
+        (found.double() - exact).norm() / exact.norm()
+        for found in (attend(q, k, v), torch.nn.functional.scaled_dot_product_attention(q, k, v))
+    )
+    assert ours < 1.5 * stock + 1e-4
