@@ -23,8 +23,7 @@ from kernels.norm_modulate import Stream, norm_modulate
 CANDIDATES = {
     "quantize": ((96, 1, 1), (96, 1, 1, 128), (48, 1, 1), (48, 8, 1)),
     "norm_modulate": (
-        (96, 1, 1, 128), (96, 1, 1, 128, True), (96, 1, 1, 112), (48, 1, 1, 0, True), (48, 2, 1, 128, True),
-        (48, 2, 1, 168, True), (24, 2, 1, 80, True), (24, 4, 1, 128, True),
+        (96, 1, 1, 128), (96, 1, 1, 128, True), (96, 1, 1, 0, True), (48, 1, 1, 0, True), (48, 2, 1, 128, True),
     ),
     "gelu_quantize": ((96, 1, 1), (96, 1, 1, 128), (48, 1, 1), (48, 1, 1, 64)),
 }

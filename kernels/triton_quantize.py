@@ -56,8 +56,8 @@ LAUNCHES = {
     ("quantize", "nvfp4"): Launch(48, 8, 1),
     ("norm_modulate", "int8"): Launch(96, 1, 1, registers=128),
     ("norm_modulate", "nvfp4"): Launch(96, 1, 1, registers=128),
-    ("gelu_quantize", "int8"): Launch(96, 1, 1),
-    ("gelu_quantize", "nvfp4"): Launch(96, 1, 1),
+    ("gelu_quantize", "int8"): Launch(48, 1, 1, registers=64),
+    ("gelu_quantize", "nvfp4"): Launch(96, 1, 1, registers=128),
 }
 # Below this a program takes one token, so that every multiprocessor has one.
 MANY_ROWS = 4096

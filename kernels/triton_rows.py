@@ -154,16 +154,14 @@ def row_sum(row, CHUNKS: tl.constexpr):
 
 
 @triton.jit
-def row_totals(rows, COUNT: tl.constexpr):
-    """The sums of COUNT tensors (WIDTH,): two of them make one trip through shared memory."""
-    totals = ()
-    if COUNT % 2 == 1 or INTERPRETED:
-        for i in tl.static_range(COUNT):
-            totals = totals + (tl.sum(rows[i], 0),)
+def pair_sums(a, b):
+    """The sums of two tensors (WIDTH,), in one trip through shared memory."""
+    if INTERPRETED:
+        sum_a = tl.sum(a, 0)
+        sum_b = tl.sum(b, 0)
     else:
-        for i in tl.static_range(COUNT // 2):
-            totals = totals + tl.reduce((rows[2 * i], rows[2 * i + 1]), 0, _combine_sums)
-    return totals
+        sum_a, sum_b = tl.reduce((a, b), 0, _combine_sums)
+    return sum_a, sum_b
 
 
 @triton.jit
