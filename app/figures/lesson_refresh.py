@@ -62,6 +62,6 @@ def alarm(rings: pd.DataFrame, names: dict[str, str], words: dict[str, str]) -> 
         "textposition": "outside", "cliponaxis": False, "hoverinfo": "skip",
     }  # fmt: skip
     layout = style.layout(words["axis_share"], "", showlegend=False, bargap=0.35)
-    layout["xaxis"].update(range=[0, max(0.1, float(rows["rings"].max()) * 1.2)], tickformat=".0%", nticks=5)
+    layout["xaxis"].update(range=[0, max(0.1, float(rows["rings"].max()) * 1.35)], tickformat=".0%", nticks=5)
     layout["yaxis"].update(showgrid=False)
     return {"data": [bars], "layout": layout}

@@ -119,6 +119,8 @@ TEXTS = {
         "method.sixbit_lean": "6-bit, leaner bits (ours, extension)",
         "method.sixbit_extended": "6-bit, extrapolated (ours, extension)",
         "method.dmpq_sensitive": "mixed, weighted by sensitivity (ours, extension)",
+        "method.dmpq_tdc_sensitive": "mixed + reuse, weighted by sensitivity (ours, extension)",
+        "method.sixbit_sensitive": "6-bit, weighted by sensitivity (ours, extension)",
     },
     "zh-CN": {
         "compare.title": "对比",
@@ -232,5 +234,7 @@ TEXTS = {
         "method.sixbit_lean": "6 比特，更省比特数（我们的扩展）",
         "method.sixbit_extended": "6 比特，外推（我们的扩展）",
         "method.dmpq_sensitive": "混合，按敏感度加权（我们的扩展）",
+        "method.dmpq_tdc_sensitive": "混合 + 复用，按敏感度加权（我们的扩展）",
+        "method.sixbit_sensitive": "6 比特，按敏感度加权（我们的扩展）",
     },
 }

@@ -265,3 +265,10 @@ def test_every_method_has_a_mark_of_its_own(sweep):
     assert len(set(compare_frontier.OURS.values())) == len(compare_frontier.OURS)
     figure = page.page(sweep, [], "en", {})["frontier"]["figure"]
     assert "FP16, untouched" in [note["text"] for note in figure["layout"]["annotations"]]
+
+
+def test_every_method_that_is_measured_has_a_name_in_both_languages():
+    from app.i18n import texts
+    from engine.methods import FRONTIER
+
+    assert not {f"method.{name}" for name in FRONTIER} - texts()["en"].keys()
