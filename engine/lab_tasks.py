@@ -126,12 +126,14 @@ def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         grids = (methods.FRONTIER, methods.EXTENDED, methods.FINE, methods.SENSITIVE_REUSE)
         swept = {pair for grid in grids for pair in _settings(grid)}
         judged = pd.Series([pair in _settings(methods.ACCURACY) for pair in zip(main["method"], main["setting"])], main.index)
+        first = _settings(methods.FRONTIER) | _settings(methods.EXTENDED)
+        core = pd.Series([pair in first for pair in zip(main["method"], main["setting"])], main.index)
         published = [pair in swept for pair in zip(main["method"], main["setting"])]
         if "error_threshold" in main:
             main["setting"] = [_answered(*cells) for cells in zip(main["setting"], main["error_threshold"])]
         shown = pd.Series(published, index=main.index)
         packed = main.loc[shown, "method"].map(methods.weights_of) == "nvfp4"
-        classes = [_whole(rows) for _, rows in main[shown].groupby(packed, sort=True) if len(rows)]
+        classes = [_whole(rows, core) for _, rows in main[shown].groupby(packed, sort=True) if len(rows)]
         tables.update(frontier=pd.concat(classes) if classes else main[shown], defaults=main[~shown])
         if main.loc[judged, "prompt"].nunique() > tables["frontier"]["prompt"].nunique():
             tables["accuracy"] = _whole(main[judged])
@@ -142,14 +144,16 @@ def _settings(grid: methods.Grid) -> set[tuple[str, str]]:
     return {(name, setting(**values)) for name, settings in grid.items() for values in settings}
 
 
-def _whole(rows: pd.DataFrame) -> pd.DataFrame:
-    """Without prompts of few settings, and without those at which a sweep was cut short: settings run on nearly all
-    prompts are run on all that stay. A setting that was run on fewer keeps what it has."""
+def _whole(rows: pd.DataFrame, core: pd.Series | None = None) -> pd.DataFrame:
+    """Without prompts of few settings, and without those at which a sweep was cut short: settings (of `core`, where it is
+    given) run on nearly all prompts are run on all that stay. A setting that was run on fewer keeps what it has."""
     settings = rows.groupby(["prompt", "seed"])["setting"].transform("size")
     rows = rows[settings > settings.max() / 2]
     names = rows["method"] + " " + rows["setting"]
     counts = names.value_counts()
     expected = names.isin(counts.index[counts > 0.8 * counts.max()])
+    if core is not None:
+        expected &= core[rows.index]
     each = expected.groupby([rows["prompt"], rows["seed"]]).transform("sum")
     return rows[each == each.max()]
 

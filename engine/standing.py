@@ -34,6 +34,8 @@ DUELS: tuple[tuple[str, str, str], ...] = (
     ("sixbit_extended", "int8_tdc_extrapolated", "bits"),
     ("sixbit_extended", "w4a8_first_block_cache", "bits"),
     ("dmpq_tdc_sensitive", "int8_tdc", "bits"),
+    ("dmpq_tdc_sensitive", "int8_tdc_extrapolated", "bits"),
+    ("dmpq_tdc_sensitive", "dmpq_tdc", "bits"),
     ("dmpq_tdc_sensitive", "w4a8_first_block_cache", "bits"),
     ("sixbit_sensitive", "sixbit", "bits"),
     ("sixbit_sensitive", "int8_tdc", "bits"),

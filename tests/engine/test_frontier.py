@@ -125,6 +125,18 @@ def test_a_prompt_at_which_a_sweep_was_cut_short_is_left_out():
     assert table["method"].value_counts().to_dict() == {"fp16": 5, "tdc": 5 + 2, "w4a8": 6}
 
 
+def test_a_trial_that_was_cut_short_does_not_shorten_the_frontier():
+    def runs(method, values, prompts):
+        text = sweep.setting(**values)
+        return [{"method": method, "setting": text, "prompt": f"p{n}", "seed": n, "psnr": 30.0, "error_threshold": 0.1,
+                 "key": f"{method}{text}{n}", "seconds": 1.0} for n in prompts]  # fmt: skip
+
+    trial = methods.SENSITIVE_REUSE["sixbit_sensitive"][0]
+    rows = [row for values in methods.FRONTIER["int8_tdc"] for row in runs("int8_tdc", values, range(20))]
+    table = lab_tasks.split(pd.DataFrame(rows + runs("sixbit_sensitive", trial, range(18))))["frontier"]
+    assert table["method"].value_counts().to_dict() == {"int8_tdc": 60, "sixbit_sensitive": 18}
+
+
 def test_prompts_of_the_accuracy_runs_alone_are_a_table_of_their_own():
     def runs(method, values, prompts):
         text = sweep.setting(**values)
