@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import weakref
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Callable, Iterator
@@ -43,6 +44,7 @@ class Handle:
         self._workspace = Workspace()
         self._undo: list[Callable[[], None]] = []
         self._plain = PlainCalls(self)
+        self._callers: weakref.WeakKeyDictionary[Run, threading.Thread] = weakref.WeakKeyDictionary()
         self._recorded = 0
         self._lock = threading.Lock()
 
@@ -123,6 +125,11 @@ class Handle:
         """The run that decides on this thread: the recorded one, else the one of its plain call; None for stock."""
         return recorded(self) or self._plain.run
 
+    def called(self, run: Run) -> None:
+        """A plain call on this thread has begun `run`."""
+        with self._lock:
+            self._callers[run] = threading.current_thread()
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """For the time of a recorded run, on whatever thread: nobody may detach meanwhile.
@@ -143,7 +150,8 @@ class Handle:
         """Restore the stock pipeline: the same modules and weights as before attach.
 
         Raises CannotAttach or RuntimeError, changing nothing, if the originals were dropped, a
-        run is being recorded on any thread, or hooks or adapters came later.
+        run is being recorded on any thread, a call under `policy` is under way on another one, or
+        hooks or adapters came later.
         """
         if not self.attached:
             return
@@ -154,10 +162,17 @@ class Handle:
         with self._lock:
             if self._recorded:
                 raise RuntimeError("A run is being recorded on this pipeline; end or close it before you detach.")
+            if self._called_elsewhere():
+                raise RuntimeError("A call of this pipeline is under way on another thread; let it end before you detach.")
             for slot, model in transformers_of(self.pipe).items():
                 check_adapters(slot, model)
                 check_hooks(slot, model, "detach")
             self._restore()
+
+    def _called_elsewhere(self) -> bool:
+        # This thread's own call has failed, if one is left: nothing else can have come here.
+        here = threading.current_thread()
+        return any(run.under_way and thread is not here and thread.is_alive() for run, thread in self._callers.items())
 
     def _restore(self) -> None:
         while self._undo:

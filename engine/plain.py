@@ -55,3 +55,4 @@ class PlainCalls(threading.local):
             self._current.clear()
         elif run is None or run.policy is not policy or run.calibration is not calibration:
             self._current[:] = [Run(owner, owner.pipe, policy, calibration, tracker=self._tracker)]
+            owner.called(self._current[0])

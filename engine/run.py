@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import copy
 import datetime
+import functools
 import inspect
 import platform
 import threading
 import time
+import weakref
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -36,6 +38,7 @@ from .settings import check_policy
 from .trace import Recorder, Trace, TraceMeta
 
 _ACTIVE = threading.local()
+_ENCODING = threading.Lock()
 OWNER = "_sixbit_attachment"
 
 
@@ -79,6 +82,11 @@ class Run:
     def calls(self) -> int:
         """How many pipeline calls this run has seen."""
         return self._tracker.calls
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a pipeline call has begun and neither ended nor let go of its prompt."""
+        return bool(self._tracks)
 
     @property
     def trace(self) -> Trace:
@@ -255,7 +263,22 @@ def shell(pipe):
     options = {name: pipe.config[name] for name in names if name in pipe.config and name not in parts}
     other = type(pipe)(**parts, **options)
     other.set_progress_bar_config(**getattr(pipe, "_progress_bar_config", {}))
+    if hasattr(other, "encode_prompt"):
+        other.__dict__["encode_prompt"] = _one_at_a_time(other)
     return other
+
+
+def _one_at_a_time(pipe):
+    """The pipeline's `encode_prompt` for shells: a tokenizer keeps the padding of the call before on itself, so that
+    two threads in it get each other's lengths."""
+    this, encode = weakref.ref(pipe), type(pipe).encode_prompt
+
+    @functools.wraps(encode)
+    def encode_prompt(*args, **kwargs):
+        with _ENCODING:
+            return encode(this(), *args, **kwargs)
+
+    return encode_prompt
 
 
 def _meta(pipe, owner, policy, calibration, probe: bool) -> TraceMeta:

@@ -6,6 +6,27 @@ import pytest
 @pytest.fixture
 def one_thread():
     """The random pipelines are so small that a second thread costs more than it saves."""
+    yield from _one_thread()
+
+
+@pytest.fixture(scope="module")
+def one_thread_throughout():
+    """`one_thread` for all tests of a file, and for its fixtures of that scope."""
+    yield from _one_thread()
+
+
+@pytest.fixture
+def pipe():
+    """A small random CogVideoX pipeline, attached."""
+    from engine.attach import attach
+    from tests import pipelines
+
+    made = pipelines.cogvideox()
+    attach(made)
+    return made
+
+
+def _one_thread():
     import torch
 
     threads = torch.get_num_threads()
