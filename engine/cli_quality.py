@@ -79,7 +79,7 @@ def _tune_parser(parser) -> None:
     parser.add_argument("--set", action="append", metavar="FIELD=VALUE", help="change one field of it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("policy.json"), help="the policy (default: policy.json)")
-    parser.set_defaults(run=tune)
+    parser.set_defaults(run=tune, steps=None, guidance=None)  # the model's own
 
 
 # --- frontier --------------------------------------------------------------------------------------------------------
@@ -234,10 +234,10 @@ def theory(options) -> int:
 
 def tune(options) -> int:
     """Search thresholds, verify them, write the policy; returns the exit code. Ctrl-C writes nothing."""
-    from engine import methods
     from engine.attach import attach
+    from engine.calibrate import adopt
     from engine.cli import read_policy
-    from engine.commands import check_requests, check_target, check_weights
+    from engine.commands import check_requests, check_target, check_weights, prompts_for
     from engine.settings import Policy
     from engine.tune import Progress
     from engine.tune import tune as search
@@ -246,8 +246,9 @@ def tune(options) -> int:
     check_target(options.out, ".json")
     _threads(options)
     pipe = _open(options)
-    attach(pipe)
-    prompts = options.prompt or [prompt for prompt, _ in methods.prompts(options.prompts)]
+    handle = attach(pipe)
+    known = handle.calibration
+    prompts = prompts_for(options, pipe)
     check_weights(pipe, [Policy.preset("fp16")])
     check_requests(pipe, prompts, options)
     work = search(
@@ -261,6 +262,10 @@ def tune(options) -> int:
             event.policy.save(options.out)
             print(event.message)
             print(f"Wrote {options.out}")
+            if handle.calibration is not known:
+                kept = adopt(handle, handle.calibration)
+                if kept is not None:
+                    print(f"Wrote {kept}: the fitted predictor, which runs of this model use from now on.")
     return 0
 
 

@@ -155,7 +155,7 @@ def tune(
         probes: probe traces made before, one per prompt or any; recorded here when None.
         stop: asked between runs; True ends early with the best verified so far.
 
-    Where the pipeline has no calibration, one is fitted to the probes and used. Raises ValueError for arguments that
+    Where the pipeline has no calibration, one is fitted to the probes, used, and left as the attachment's own. Raises ValueError for arguments that
     make no sense and RuntimeError for a pipeline that is not attached.
     """
     if not 0 < keep_quality <= 1:
@@ -196,7 +196,8 @@ def tune(
         runs += 1
     probes = recorded if probes is None else probes
     if calibration is None:
-        calibration = fit(probes, handle.model_hash)
+        # The pipeline keeps it: without it the tuned policy would run otherwise than it was verified.
+        calibration = handle.calibration = fit(probes, handle.model_hash)
 
     def judge(policy: Policy) -> tuple[float, list]:
         events = [video(prompt, policy, index) for index, prompt in enumerate(prompts)]
