@@ -73,7 +73,7 @@ def compare(given) -> int:
     with _bars(err, count=False) as bars:
         pipe = ready(given, bars)
         check_weights(pipe, [Policy.preset("fp16")])
-        prompts = _prompts(given, pipe)
+        prompts = prompts_for(given, pipe)
         check_requests(pipe, prompts, given)
         task = bars.add_task("starting", total=1.0)
 
@@ -112,7 +112,7 @@ def calibrate(given) -> int:
         check_weights(pipe, [Policy.preset("fp16")])
         if given.out is None:
             check_cache(cache_path(attachment_of(pipe).model_hash))
-        prompts = _prompts(given, pipe)
+        prompts = prompts_for(given, pipe)
         request = check_requests(pipe, prompts, given)[0]
         if request.steps < LEAST_STEPS:
             raise ValueError(
@@ -216,7 +216,8 @@ def check_weights(pipe, policies: list[Policy]) -> None:
         )
 
 
-def _prompts(given, pipe) -> list[str]:
+def prompts_for(given, pipe) -> list[str]:
+    """The prompts of --prompt, else as many as --prompts says, drawn for the model that knows such. Raises ValueError."""
     from engine.compare import sample_prompts
     from engine.request import is_embedded
 
@@ -279,6 +280,8 @@ def _told(given, policy: Policy, started, done) -> Iterator[str]:
     if policy.tdc and not done.trace.blocks["skipped"].any():
         tight = (done.trace.blocks["reason"] == "budget spent").any()
         cause = "the reuse tolerance never let a block reuse its change" if tight else "warm-up and the last steps left nothing to reuse"
+        if policy.max_skips == 0:
+            cause = "max_skips is 0"
         yield f"0 blocks skipped, no gain: {cause}."
     kept, packed = done.memory["originals"], done.memory["packed"]
     cache = done.memory["cache"]

@@ -228,9 +228,12 @@ class Evaluation:
             gamma = signals.get((index, "gamma"), [0.0])[0]
             if gamma - gamma != 0.0:
                 position = self.position
+                dtype = str(self._track.signature[1]).removeprefix("torch.")
+                cause = "check what goes in (the image, the latents) and the weights"
+                if dtype == "float16":
+                    cause = "the numbers overflowed; run this model in bfloat16 or float32"
                 raise RuntimeError(
-                    f"NaN at step {position.step}, block {index} of the {position.model}: the numbers overflowed; "
-                    "run this model in bfloat16 or float32 instead of float16."
+                    f"NaN at step {position.step}, block {index} of the {position.model}, in {dtype}: {cause}."
                 )
 
     def _record(self, recorder, index: int, decision, signals: dict, timestep: float) -> None:

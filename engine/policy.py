@@ -61,6 +61,7 @@ from engine.settings import (
     PolicyError,
     needs_calibration,
     preset_name,
+    purifiable,
     signals_needed,
     warnings,
 )
@@ -109,11 +110,6 @@ def predict(alpha: Any, beta: Any, gamma: Any) -> Any:
 def purifies(policy: Policy, refreshed: Any, low_precision: Any, outlier_ratio: Any) -> Any:
     """PDR: a group of a refreshing block, at fewer bits than `purify_to`, whose input has r above the threshold."""
     return policy.pdr & refreshed & low_precision & (outlier_ratio > policy.outlier_threshold)
-
-
-def purifiable(policy: Policy) -> tuple[str, ...]:
-    """The precisions that an alarm lifts to `purify_to`."""
-    return ("nvfp4", "int8") if policy.purify_to == "w4a16" else ("nvfp4",)
 
 
 def extrapolation_weight(policy: Policy, age: int, apart: int) -> float:

@@ -86,7 +86,7 @@ def check(
         said.append(notice("negative_idle", "The negative prompt does nothing at guidance {guidance}; it takes effect "
                            "above 1.", guidance=f"{guidance:g}"))
     if needs_calibration(policy):
-        said += _calibration_warnings(calibration or owner.calibration, steps)
+        said += _calibration_warnings(calibration or owner.calibration, steps, guidance)
     if embedded and (frames, height, width) != (vocabulary.FRAMES, vocabulary.SIZE, vocabulary.SIZE):
         said.append(notice(
             "other_size", "This model was trained on {trained} frames of {size}×{size}; at {frames} frames of "
@@ -238,13 +238,19 @@ def _side(name: str, value, multiple: int) -> int:
     return int(value)
 
 
-def _calibration_warnings(calibration, steps: int) -> list[Notice]:
+def _calibration_warnings(calibration, steps: int, guidance: float) -> list[Notice]:
     if calibration is None or not calibration.rows:
         return [notice(
             "uncalibrated", "This model is not calibrated, so every dynamic layer takes INT8; run "
             "`python -m engine calibrate`, or once with probe=True, first.")]
+    said = []
     if calibration.steps != steps:
-        return [notice(
+        said.append(notice(
             "calibrated_steps", "The predictor was calibrated at {calibrated} steps; at {steps} steps its errors are "
-            "less certain.", calibrated=calibration.steps, steps=steps)]
-    return []
+            "less certain.", calibrated=calibration.steps, steps=steps))
+    # 0 stands for traces that did not say.
+    if calibration.guidance not in (0.0, guidance):
+        said.append(notice(
+            "calibrated_guidance", "The predictor was calibrated at guidance {calibrated}; at {guidance} its errors are "
+            "less certain.", calibrated=f"{calibration.guidance:g}", guidance=f"{guidance:g}"))
+    return said

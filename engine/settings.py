@@ -178,9 +178,18 @@ def signals_needed(policy: Policy) -> frozenset[str]:
     wanted = {
         "gamma": policy.precision == "dynamic",
         "delta_change": policy.tdc,
-        "outlier_ratio": policy.tdc and policy.pdr and policy.precision in ("dynamic", "nvfp4", "int8"),
+        "outlier_ratio": policy.tdc and policy.pdr and bool(set(purifiable(policy)) & set(_taken(policy))),
     }
     return frozenset(name for name, wants in wanted.items() if wants)
+
+
+def purifiable(policy: Policy) -> tuple[str, ...]:
+    """The precisions that an alarm lifts to `purify_to`."""
+    return ("nvfp4", "int8") if policy.purify_to == "w4a16" else ("nvfp4",)
+
+
+def _taken(policy: Policy) -> tuple[str, ...]:
+    return ("nvfp4", "int8") if policy.precision == "dynamic" else (policy.precision,)
 
 
 def preset_name(policy: Policy) -> str | None:
@@ -216,6 +225,8 @@ def warnings(policy: Policy, steps: int) -> list[Notice]:
         idle, cause = "alarm_without_reuse", "reuse is off"
         if policy.tdc:
             idle, cause = "alarm_at_16_bits", "the layers already take 16 bits"
+            if policy.precision == "int8":
+                idle, cause = "alarm_at_8_bits", "it lifts to 8 bits, which all layers already take"
         found.append(notice(
             idle, f"The outlier alarm does nothing here: it acts when a cache is refreshed, but {cause}."))
     return found

@@ -334,7 +334,8 @@ def _said(error: BaseException) -> BaseException:
 
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         said = RuntimeError(
-            "The memory was not enough for this run; choose fewer frames or a smaller size, or attach with keep=\"none\"."
+            "The memory was not enough for this run; choose fewer frames, a smaller size, or a packed checkpoint of the model "
+            "(`python -m engine quantize`)."
         )
         said.__cause__ = error
         return said

@@ -17,9 +17,10 @@ from app.figures import grid as grids
 from app.i18n import said, texts
 from app.look_words import bits, closeness, estimate_seconds, pace, share, totals
 from app.settings import ROOT
-from engine import cost
+from engine import advice, cost
 from engine.replay import replay
 from engine.settings import BREAK_IT, PRESETS, RANGES, Policy, warnings
+from kernels import target
 
 
 def seen(source, policy=None, lang="en", rivals=None, **wish):
@@ -200,16 +201,18 @@ def test_the_engines_warnings_speak_the_pages_language(source):
 
 def test_every_warning_of_the_engine_has_words_in_the_page():
     code = "".join((ROOT / "engine" / name).read_text(encoding="utf-8") for name in ("settings.py", "request.py", "vocabulary.py"))
-    keys = set(re.findall(r'notice\(\s*"(\w+)"', code)) | {"alarm_without_reuse", "alarm_at_16_bits"}
+    keys = set(re.findall(r'notice\(\s*"(\w+)"', code)) | {"alarm_without_reuse", "alarm_at_16_bits", "alarm_at_8_bits"}
     assert len(keys) >= 12 and all(f"lab.notice.{key}" in texts()["en"] for key in keys)
 
 
-def test_what_is_said_about_simulated_4_bits_is_what_was_measured():
+def test_what_is_said_about_simulated_4_bits_is_what_was_measured(monkeypatch):
     steps = pd.read_csv(ROOT / "assets" / "benchmarks" / "cogvideox-5b.csv").set_index("method")["seconds_per_step"]
     slow, fast = (f"{steps[name]:.2f}" for name in ("sixbit", "int8_tdc"))
-    told = [texts()[lang]["lab.notice.simulated_fp4"] for lang in ("en", "zh-CN")]
-    told.append((ROOT / "engine" / "advice.py").read_text(encoding="utf-8").partition("def about")[2])
-    assert all(re.findall(r"0\.\d\d", said) == [fast, slow] for said in told)
+    hopper = target.Target("cuda", (9, 0), True, False, True, True, "no FP4")
+    monkeypatch.setattr(target, "probe", lambda device: hopper)
+    (sentence,) = advice.about(Policy.preset("sixbit"), "cuda")
+    told = [sentence, said("en", sentence), said("zh-CN", sentence)]
+    assert all(re.findall(r"\d\.\d\d", words) == [fast, slow] for words in told)
 
 
 def test_a_purified_call_that_takes_8_bits_is_drawn_counted_and_called_8_bits(source):

@@ -57,5 +57,5 @@ def test_a_calibration_without_lines_is_none():
     empty = Calibration(attach(pipe).model_hash, 5, 5.0, {})
     with pytest.warns(UserWarning, match="not calibrated"):
         attach(pipe, policy=PRESETS["dmpq"], calibration=empty)
-    assert _calibration_warnings(empty, 5)[0].key == "uncalibrated"
+    assert _calibration_warnings(empty, 5, 5.0)[0].key == "uncalibrated"
     assert not cache_path(empty.model_hash).exists()
