@@ -45,18 +45,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output is gone; Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, RuntimeError, OSError, ImportError) as error:
-        print(f"error: {_sentence(error)}", file=sys.stderr)
-        return 2
-    # Whatever else a library raises, a person gets a sentence and a way to see more.
+    # Whatever a library raises, a person gets a sentence and a way to see more.
     except Exception as error:
         if os.environ.get("SIXBIT_DEBUG"):
             raise
-        print(
-            f"error: unexpected {type(error).__name__}: {_sentence(error)} (set SIXBIT_DEBUG=1 for the details)",
-            file=sys.stderr,
-        )
-        return 1
+        if not isinstance(error, (ValueError, RuntimeError, OSError, ImportError)):
+            print(
+                f"error: unexpected {type(error).__name__}: {_sentence(error)} (set SIXBIT_DEBUG=1 for the details)",
+                file=sys.stderr,
+            )
+            return 1
+        print(f"error: {_sentence(error)}", file=sys.stderr)
+        return 2
 
 
 def read_policy(given) -> Policy:
