@@ -11,6 +11,7 @@ from app.comparison.points import REFERENCES, Points
 from app.lessons import words
 
 HALF = (0.4, 0.55)        # "about half skipped"
+NAMED = 2                 # of those level with the best; the dots below name them all
 OWN, PACKED = "16-bit", "nvfp4"
 
 
@@ -50,7 +51,8 @@ def _packed(table: pd.DataFrame, lang: str, say) -> str:
     first, six = best.iloc[0], six.iloc[0]
     level = best.iloc[1:][best["high"].iloc[1:] >= first["mean"]]
     level = level[level["method"] != "sixbit"]["method"].tolist()
-    near = say("headline_level", names=say("semicolon").join(method_name(lang, name) for name in level)) if level else ""
+    names, more = say("semicolon").join(method_name(lang, name) for name in level[:NAMED]), len(level) - NAMED
+    near = say("headline_level_more", names=names, more=more) if more > 0 else say("headline_level", names=names) if level else ""
     others = packed[packed["method"] != "sixbit"]
     ahead = int(((others["mean"] >= six["mean"]) & (others["bits"] <= six["bits"])).sum())
     place = say("headline_behind", ahead=ahead, count=len(others)) if ahead else say("headline_ahead")

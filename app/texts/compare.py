@@ -8,6 +8,7 @@ TEXTS = {
         "compare.headline_packed": "On packed 4-bit weights, with about half skipped, <b>{best}</b> leads with {psnr} dB{level}; the paper's <b>6-bit</b> reaches {six} dB "
         "at {bits} activation bits: {place}.",
         "compare.headline_level": " (level with it, within the intervals: {names})",
+        "compare.headline_level_more": " (level with it, within the intervals: {names}; and {more} more)",
         "compare.headline_behind": "{ahead} of the {count} other settings on these weights are at least as close with no more bits",
         "compare.headline_ahead": "no other setting on these weights is as close with no more bits",
         "compare.semicolon": "; ",
@@ -129,6 +130,7 @@ TEXTS = {
         "compare.headline_packed": "在打包的 4 比特权重上、跳过约一半时，<b>{best}</b>以 {psnr} dB 领先{level}；论文的 <b>6 比特</b>为 {six} dB、"
         "激活 {bits} 比特：{place}。",
         "compare.headline_level": "（区间内与它持平：{names}）",
+        "compare.headline_level_more": "（区间内与它持平：{names}，另有 {more} 个）",
         "compare.headline_behind": "这些权重上其余 {count} 个设置中，有 {ahead} 个用不多于它的比特数达到同样或更近",
         "compare.headline_ahead": "这些权重上没有别的设置能用不多于它的比特数达到同样接近",
         "compare.semicolon": "；",
