@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 
 from engine.cli import _parser, main
 from engine.methods import FRONTIER
@@ -13,13 +12,10 @@ from tests import pipelines
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def folder(one_thread_throughout, tmp_path_factory):
     path = tmp_path_factory.mktemp("model")
     pipelines.cogvideox(layers=1).save_pretrained(path)
-    yield path
-    torch.set_num_threads(threads)
+    return path
 
 
 def test_from_probes_to_tables(folder, tmp_path, capsys):

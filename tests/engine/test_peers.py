@@ -10,11 +10,8 @@ STEPS = 12
 
 
 @pytest.fixture(scope="module")
-def pipe():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield pipelines.cogvideox(layers=4)
-    torch.set_num_threads(threads)
+def pipe(one_thread_throughout):
+    return pipelines.cogvideox(layers=4)
 
 
 @pytest.fixture(scope="module")

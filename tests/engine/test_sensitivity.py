@@ -8,11 +8,8 @@ from tests import pipelines, synthetic
 
 
 @pytest.fixture(scope="module")
-def pipe():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield pipelines.cogvideox(layers=2)
-    torch.set_num_threads(threads)
+def pipe(one_thread_throughout):
+    return pipelines.cogvideox(layers=2)
 
 
 def test_every_group_has_its_own_output_error_and_the_pipeline_stays_stock(pipe):

@@ -1,7 +1,6 @@
 """Autotune: the front is a front, damage grows with risk, and a real search verifies what it promises."""
 
 import pytest
-import torch
 
 from engine.attach import attach
 from engine.policy import Policy
@@ -16,13 +15,10 @@ def probe():
 
 
 @pytest.fixture(scope="module")
-def pipe():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def pipe(one_thread_throughout):
     made = pipelines.cogvideox(layers=1)
     attach(made)
-    yield made
-    torch.set_num_threads(threads)
+    return made
 
 
 def test_no_candidate_is_beaten_in_both_cost_and_damage(probe):
