@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from app import look as looks
 from app.figures import grid as grids
 from app.i18n import plain
 from app.lessons import numbers
 from app.look_words import alarm_bits
+from app.session import Source
 from engine.settings import Policy
 from engine.trace import Trace
 
@@ -37,6 +39,24 @@ def explain(grid: grids.Grid, signals: grids.Grid, samples: Trace, policy: Polic
         "layers": layers(grid, signals, block, step, lang),
         "sample": sample(samples, grid, block, step, lang),
     }
+
+
+def explain_in(source: Source, wish: looks.Wish, block: int, step: int, lang: str) -> dict[str, Any]:
+    """`explain` of a cell of the map that `wish` shows. Under a draft, a cell that stays as it was is explained by the
+    run, another one by the draft. Raises ValueError for a cell outside."""
+    basis = source.signals or source.trace
+    pair = looks.drawn(source, wish.policy, {}, "draft")
+    seen, signals = looks.grid_of(pair.shown, wish.which), looks.grid_of(basis, wish.which)
+    was = looks.grid_of(source.trace, wish.which)
+    known = 0 <= block < len(was.blocks) and 0 <= step < was.steps
+    if not (pair.draft and known and grids.same_shape(was, seen)) or (was.decision[block, step] == grids.NOTHING).any():
+        return explain(seen, signals, basis, wish.policy, block, step, lang)
+    shown = looks.map_of(source, pair.shown, wish.policy, wish.which)
+    same = (shown.decision[block, step] == was.decision[block, step]).all()
+    by_run = same and source.signals is not None
+    told = explain(was if by_run else seen, signals, basis, source.policy if by_run else wish.policy, block, step, lang)
+    note = plain(lang, "lab.explain.kept") if same else plain(lang, "lab.explain.drafted", state=state(was.decision[block, step], lang))
+    return {**told, "sentences": [*told["sentences"], note]}
 
 
 def state(codes: np.ndarray, lang: str) -> str:

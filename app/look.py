@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from app.drafts import on_record
 from app.figures import decision_map as maps
 from app.figures import grid as grids
 from app.figures import palette
@@ -107,13 +108,12 @@ def label(view: grids.View) -> str:
 
 
 def drawn(source: Source, policy: Policy, rivals: dict[str, Source | None], against: str) -> Drawn:
-    """Choose the traces. The run's own policy shows what really happened; another one shows a replay, beside a
-    replay of the run's own policy on the same signals (so that only the policy differs)."""
+    """Choose the traces. The run's own policy shows what really happened; another one a replay, beside that run."""
     draft = policy != source.policy
     basis = source.signals or source.trace
     shown = replayed(basis, policy, calibration_of(source)) if draft else source.trace
     if draft and against == "draft":
-        return Drawn(shown, own_replay(source), True)
+        return Drawn(shown, source.trace, True)
     rival = rivals.get(against)
     return Drawn(shown, rival.trace if rival else None, draft)
 
@@ -165,27 +165,41 @@ def own_replay(source: Source) -> Trace:
     return kept["own"]
 
 
+def map_of(source: Source, shown: Trace, policy: Policy, which: str = "") -> grids.Grid:
+    """What the map shows of `shown`: a run as it was; a draft as `app.drafts` sets it on the run that it is a draft of.
+    Without signals apart from the run's own, both policies are decided on the run itself, and the draft is all."""
+    if policy == source.policy or source.signals is None:
+        return grid_of(shown, which)
+    kept = kept_of(shown)
+    if ("map", which) not in kept:
+        kept["map", which] = on_record(grid_of(source.trace, which), grid_of(own_replay(source), which), grid_of(shown, which), policy)
+    return kept["map", which]
+
+
 def look(source: Source, wish: Wish, lang: str, rivals: dict[str, Source | None] | None = None) -> dict[str, Any]:
     """Everything that depends on the policy and the view, ready for the browser."""
-    from app.look_words import figures, knob_words, summary  # words are a file of their own
+    from app.look_words import counted, figures, knob_words, summary  # words are a file of their own
 
     rivals = rivals or {}
     pair = drawn(source, wish.policy, rivals, wish.against)
-    here = grid_of(pair.shown, wish.which)
+    here = map_of(source, pair.shown, wish.policy, wish.which)
     basis = source.signals or source.trace
     signals = grid_of(basis, wish.which)
-    before = grid_of(pair.before, wish.which) if pair.before is not None else None
+    run = grid_of(source.trace, wish.which)
+    run = run if grids.same_shape(run, here) else grid_of(own_replay(source), wish.which)    # it ended before its first step
+    before = None if pair.before is None else run if pair.before is source.trace else grid_of(pair.before, wish.which)
     comparable = before is not None and grids.same_shape(before, here)
     change = maps.changes(before, here) if comparable else None
     if change is not None and not (change.first.any() or wish.against != "draft"):
         change = None
     moved = None
     if pair.draft:                        # what the draft would do is told against this run, whatever the outlines show
-        moved = change if wish.against == "draft" else maps.changes(grid_of(own_replay(source), wish.which), here)
+        moved = change if wish.against == "draft" else maps.changes(run, here)
     policy_preset = preset_of(wish.policy)
     note = "" if before is None or comparable else plain(lang, "lab.versus.differs")
     predicted = _with_predictions(signals, basis, calibration_of(source), here, wish)
-    words = knob_words(here, wish.policy, lang, pair.draft)
+    told = counted(source, pair, wish.which)
+    words = knob_words(told, wish.policy, lang, pair.draft)
     cuts = histograms(predicted, source.policy, wish.policy)
     return {
         "map": _map(source, pair, here, signals, change, wish, lang, note, rivals),
@@ -252,19 +266,22 @@ def _map(source, pair, here, signals, change, wish, lang, note, rivals) -> dict[
     note = note or plain(lang, f"lab.view.{wish.view}.what")
     pairs = list(views_of(pair.shown))
     if wish.view == "verdict":
-        note = score(here, signals, wish.policy.error_threshold, note, lang)
+        note = score(here, signals, wish.policy.error_threshold, note, lang, pair.draft)
     return {**out, "versus": ["draft", *[k for k, s in rivals.items() if s is not None]], "against": wish.against,
             "whiches": pairs, "which": wish.which or (pairs[0] if pairs else ""), "note": note, "suggest": telling_cell(here)}
 
 
-def score(here: grids.Grid, signals: grids.Grid, threshold: float, note: str, lang: str) -> str:
-    """The note below "was it right?", led by how many of the choices between 4 and 8 bits were."""
+def score(here: grids.Grid, signals: grids.Grid, threshold: float, note: str, lang: str, draft: bool = False) -> str:
+    """The note below "was it right?", led by how many of the choices between 4 and 8 bits were; of a draft, an estimate."""
+    from app.look_words import about
+
     if not np.isfinite(signals.error_nvfp4).any():
         return plain(lang, "lab.verdict.none")
     judged = maps.verdicts(here, signals if grids.same_shape(signals, here) else here, threshold)
     right = int((judged == maps.V_RIGHT).sum())
     total = right + int(np.isin(judged, (maps.V_WASTE, maps.V_MISS)).sum())
-    return sentences(lang, plain(lang, "lab.verdict.score", right=right, total=total) if total else "", note)
+    told = about if draft else str
+    return sentences(lang, plain(lang, "lab.verdict.score", right=told(right), total=told(total)) if total else "", note)
 
 
 def _legend(grid: grids.Grid, change, draft: bool) -> list[list[str]]:

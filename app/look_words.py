@@ -23,30 +23,64 @@ def about(value: Any) -> str:
     return f"≈ {value}" if value not in ("", "–") else value
 
 
-def knob_words(grid: grids.Grid, policy: Policy, lang: str, draft: bool = False) -> dict[str, dict[str, Any]]:
-    """Per knob: {"says": one live sentence, "off": whether it does nothing under this policy}. A draft's counts are estimates."""
-    told = about if draft else str
-    total_calls, total_cells = int(grid.decision.size), int(grid.skipped.size)
+class Counts(NamedTuple):
+    """What the knobs' sentences count in one map; NaN where a draft hangs on signals that were never observed."""
+
+    calls: int              # layer calls
+    cells: int
+    decided: float          # layer calls that the predictor decided
+    four: float             # of those, at 4 bits
+    skipped: float          # cells
+    computed: float         # layer calls that were not skipped
+    alarms: float           # layer calls
+
+
+def tally(grid: grids.Grid) -> Counts:
+    """The counts of one map as it is."""
     chooser = grid.deciders.index("predictor") if "predictor" in grid.deciders else 254
-    decided = int((grid.decided_by == chooser).sum())
-    four = int(((grid.decided_by == chooser) & (grid.decision == grids.NVFP4)).sum())
-    skipped, alarms = int(grid.skipped.sum()), int(alarmed(grid).sum())
+    chosen, skipped = grid.decided_by == chooser, int(grid.skipped.sum())
+    four = int((chosen & (grid.decision == grids.NVFP4)).sum())
+    calls = int(grid.decision.size)
+    return Counts(calls, int(grid.skipped.size), int(chosen.sum()), four, skipped, calls - skipped * len(grid.groups), int(alarmed(grid).sum()))
+
+
+def counted(source, pair, which: str = "") -> Counts:
+    """The counts of what is shown; a draft's move the run's by the estimated change, as `expected` does."""
+    now = tally(grid_of(pair.shown, which))
+    if not pair.draft:
+        return now
+    if pair.shown.meta.replay == "partial":
+        return now._replace(**dict.fromkeys(("decided", "four", "skipped", "computed", "alarms"), math.nan))
+    was, before = tally(grid_of(source.trace, which)), tally(grid_of(own_replay(source), which))
+    most = {"decided": now.calls, "four": now.calls, "skipped": now.cells, "alarms": now.calls}
+    moved = {name: getattr(was, name) + getattr(now, name) - getattr(before, name) if getattr(now, name) else 0 for name in most}
+    moved = {name: min(max(count, 0), most[name]) for name, count in moved.items()}
+    moved["four"] = min(moved["four"], moved["decided"])
+    return now._replace(**moved, computed=now.calls - moved["skipped"] * (now.calls // max(1, now.cells)))
+
+
+def knob_words(counts: Counts, policy: Policy, lang: str, draft: bool = False) -> dict[str, dict[str, Any]]:
+    """Per knob: {"says": one live sentence, "off": whether it does nothing under this policy}. A draft's counts are estimates."""
+    def told(count: float) -> str:
+        text = str(count) if math.isfinite(count) else "–"
+        return about(text) if draft else text
+
     dynamic = policy.precision == "dynamic"
     purifying = policy.tdc and policy.pdr and policy.precision in ("dynamic", "nvfp4", "int8")
     return {
         "error_threshold": {
             "off": not dynamic,
-            "says": plain(lang, "lab.says.error", decided=told(decided), total=total_calls, four=told(four)) if dynamic
+            "says": plain(lang, "lab.says.error", decided=told(counts.decided), total=counts.calls, four=told(counts.four)) if dynamic
             else plain(lang, "lab.says.error_off", precision=plain(lang, f"lab.option.{policy.precision}")),
         },
         "tdc_threshold": {
             "off": not policy.tdc,
-            "says": plain(lang, "lab.says.reuse", skipped=told(skipped), total=total_cells) if policy.tdc and skipped
+            "says": plain(lang, "lab.says.reuse", skipped=told(counts.skipped), total=counts.cells) if policy.tdc and counts.skipped
             else plain(lang, "lab.says.reuse_none") if policy.tdc else plain(lang, "lab.says.reuse_off"),
         },
         "outlier_threshold": {
             "off": not purifying,
-            "says": plain(lang, "lab.says.outlier", bits=alarm_bits(policy), alarms=told(alarms), total=told(total_calls - skipped * len(grid.groups)))
+            "says": plain(lang, "lab.says.outlier", bits=alarm_bits(policy), alarms=told(counts.alarms), total=told(counts.computed))
             if purifying else plain(lang, "lab.says.outlier_off"),
         },
     }

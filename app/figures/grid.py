@@ -146,6 +146,19 @@ def same_shape(a: Grid, b: Grid) -> bool:
     return a.shape == b.shape and a.groups == b.groups and a.blocks == b.blocks
 
 
+def merge(kept: Grid, other: Grid, where: np.ndarray) -> Grid:
+    """`kept`, with `other` in the cells `where`, bool (B, S), is true. Both grids have one shape."""
+    fields = {}
+    for codes, names in (("block_reason", "block_reasons"), ("group_reason", "group_reasons"), ("decided_by", "deciders")):
+        known = getattr(kept, names)
+        fields[names] = known + tuple(name for name in getattr(other, names) if name not in known)
+        place = np.full(256, 255, np.uint8)
+        place[: len(getattr(other, names))] = [fields[names].index(name) for name in getattr(other, names)]
+        fields[codes] = _pick(where, place[getattr(other, codes)], getattr(kept, codes))
+    arrays = [name for name, value in kept._asdict().items() if isinstance(value, np.ndarray) and name not in fields]
+    return kept._replace(**fields, **{name: _pick(where, getattr(other, name), getattr(kept, name)) for name in arrays})
+
+
 def block_bits(grid: Grid) -> np.ndarray:
     """(B, S) mean bits over the groups of a cell, weighted by their multiply-accumulates where those are known."""
     bits = BITS[grid.decision]
@@ -154,6 +167,10 @@ def block_bits(grid: Grid) -> np.ndarray:
     total = weight.sum(axis=2)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(total > 0, np.nansum(np.nan_to_num(bits) * weight, axis=2) / total, np.nan)
+
+
+def _pick(where: np.ndarray, then: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
+    return np.where(where if then.ndim == 2 else where[:, :, None], then, otherwise)
 
 
 def _only(frame: pd.DataFrame, view: View) -> np.ndarray | None:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from app import look as looks
 from app import take
-from app.explain import explain
+from app.explain import explain, explain_in
 from app.i18n import plain, resolve, said, sentences
 from app.machine import chip
 from app.session import Source
@@ -83,10 +83,7 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
             return explain(grid, grid, trace, policy, int(ask["block"]), int(ask["step"]), lang)
         source = lab.source(session, ask.get("source"))
         wish = lab.wish(ask, source)
-        pair = looks.drawn(source, wish.policy, {}, "draft")
-        basis = source.signals or source.trace
-        return explain(looks.grid_of(pair.shown, wish.which), looks.grid_of(basis, wish.which), basis,
-                       wish.policy, int(ask["block"]), int(ask["step"]), lang)
+        return explain_in(source, wish, int(ask["block"]), int(ask["step"]), lang)
 
     @answering
     def open_run(ask: dict) -> dict:

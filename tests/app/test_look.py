@@ -12,7 +12,7 @@ import pytest
 
 from app import look as looks
 from app import take
-from app.explain import explain
+from app.explain import explain, explain_in
 from app.figures import grid as grids
 from app.i18n import said, texts
 from app.look_words import bits, closeness, estimate_seconds, pace, share, totals
@@ -243,6 +243,99 @@ def test_a_draft_strikes_out_what_was_measured_and_moves_it_by_the_estimated_cha
     assert rows[0]["value"] == f"≈ {bits(measured.bits + after.bits - before.bits)}"
     assert rows[1]["value"] == f"≈ {share(measured.skipped + after.skipped - before.skipped)}"
     assert seen(off, Policy.preset("w4a8"))["net"]["figures"][0]["value"] == "8.0"     # settled by the policy: no estimate
+
+
+def apart(source, tdc_threshold=0.12):
+    """A run that went another way than its probe: what is recorded differs from the replay of its own policy."""
+    trace = replay(source.signals, Policy(tdc_threshold=tdc_threshold)).with_meta(replay=None)
+    return type(source)(**{**vars(source), "trace": trace, "key": f"apart {tdc_threshold}"})
+
+
+def map_under(source, policy):
+    shown = looks.drawn(source, policy, {}, "draft").shown
+    return grids_of(source, policy)[0], looks.map_of(source, shown, policy)
+
+
+def grids_of(source, policy):
+    return looks.grid_of(source.trace), looks.grid_of(looks.own_replay(source)), looks.grid_of(replay(source.signals, policy))
+
+
+DRAFTS = [Policy(error_threshold=0.12), Policy(error_threshold=0.02), Policy(tdc_threshold=0.3), Policy(outlier_threshold=60),
+          Policy(max_skips=1), Policy(warmup_steps=14), Policy(tdc=False, pdr=False), BREAK_IT, *(policy for policy in PRESETS.values() if policy != Policy())]
+
+
+@pytest.mark.parametrize("policy", DRAFTS)
+def test_no_cell_of_a_draft_differs_from_the_run_without_an_outline(source, policy):
+    off = apart(source)
+    was, shown = map_under(off, policy)
+    answer = seen(off, policy)
+    drawn_cells = np.frombuffer(base64.b64decode(answer["map"]["cells"]), np.uint8).reshape(was.shape)
+    assert np.array_equal(drawn_cells, shown.decision)
+    differs = (drawn_cells != was.decision).any(axis=2)
+    solid, dotted = (np.frombuffer(base64.b64decode(trace["x"]["bdata"]), np.float32) for trace in answer["map"]["over"][1:]) if differs.any() else ((), ())
+    assert (len(solid) + len(dotted)) // 6 == differs.sum()
+    told = re.search(r"(\d+) cells would change", answer["draft"])
+    assert (int(told.group(1)) if told else 0) == differs.sum()
+
+
+@pytest.mark.parametrize("policy", DRAFTS[:4])
+def test_a_cell_on_which_both_estimates_agree_stays_as_recorded_with_its_signals(source, policy):
+    off = apart(source)
+    was, own, draft = grids_of(off, policy)
+    _, shown = map_under(off, policy)
+    same = (own.decision == draft.decision).all(axis=2)
+    assert (was.decision != own.decision).any()
+    strays = same & (shown.decision != was.decision).any(axis=2)
+    assert not strays[np.isin(was.decision, np.unique(draft.decision)).all(axis=2) & ~was.skipped].any()
+    faded = (shown.decision == was.decision).all(axis=2) & same
+    for name in ("weighed", "accumulated", "gamma"):
+        assert np.array_equal(getattr(shown, name)[faded], getattr(was, name)[faded], equal_nan=True)
+
+
+def test_a_draft_keeps_nothing_that_its_policy_forbids(source):
+    off = apart(source)
+    for policy in PRESETS.values():
+        _, shown = map_under(off, policy)
+        draft = grids_of(off, policy)[2]
+        assert set(np.unique(shown.decision)) <= set(np.unique(draft.decision))
+    _, shown = map_under(off, Policy(warmup_steps=14, protect_last=6))
+    assert not shown.skipped[:, :14].any() and not shown.skipped[:, -6:].any()
+
+
+def test_the_counts_beside_the_knobs_are_the_net_figures(source):
+    off = apart(source)
+    for policy in (off.policy, *DRAFTS[:6]):
+        answer = seen(off, policy)
+        skipped, cells = map(int, re.search(r"(?:≈ )?(\d+) of (\d+) cells", answer["knobs"][1]["says"]).groups())
+        decided, calls = map(int, re.search(r"Decides (?:≈ )?(\d+) of (\d+)", answer["knobs"][0]["says"]).groups())
+        values = [row["value"].removeprefix("≈ ") for row in answer["net"]["figures"]]
+        assert values[1:3] == [share(skipped / cells), share(decided / calls)]
+
+
+def test_cells_of_a_draft_are_explained_by_what_they_show(source):
+    off, policy = apart(source), Policy(error_threshold=0.12)
+    was, shown = map_under(off, policy)
+    differs = (shown.decision != was.decision).any(axis=2)
+    own = grids_of(off, policy)[1]
+    stray = np.argwhere(~differs & (own.decision != was.decision).any(axis=2))[0]
+    recorded = explain_in(off, looks.Wish(off.policy), *map(int, stray), "en")
+    told = explain_in(off, looks.Wish(policy), *map(int, stray), "en")
+    assert told["title"] == recorded["title"] and told["numbers"] == recorded["numbers"]
+    assert told["sentences"] == [*recorded["sentences"], "The draft leaves it as it is."]
+    changed = explain_in(off, looks.Wish(policy), *map(int, np.argwhere(differs)[0]), "en")
+    assert changed["sentences"][-1].startswith("That is estimated for the draft; in this run: ")
+
+
+def test_a_partly_unknown_draft_keeps_its_unknown_cells(source):
+    sparse = replay(source.signals, source.policy).with_meta(replay=None, probe=False)
+    blind = type(source)(**{**vars(apart(source)), "signals": sparse, "key": "blind"})
+    answer = seen(blind, Policy(tdc=False, pdr=False))
+    cells = np.frombuffer(base64.b64decode(answer["map"]["cells"]), np.uint8)
+    assert (cells == grids.UNKNOWN).any() and answer["measure"]
+
+
+def test_the_score_of_a_draft_is_an_estimate(source):
+    assert re.match(r"≈ \d+ of ≈ \d+ choices right\.", seen(source, Policy(error_threshold=0.12), view="verdict")["map"]["note"])
 
 
 def test_a_slower_policy_is_called_slower_and_the_original_is_not_raced_against_itself(source):
