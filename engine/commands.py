@@ -110,14 +110,14 @@ def calibrate(given) -> int:
     with _bars(err) as bars:
         pipe = ready(given, bars)
         check_weights(pipe, [Policy.preset("fp16")])
-        if given.out is None:
-            check_cache(cache_path(attachment_of(pipe).model_hash))
         prompts = prompts_for(given, pipe)
         request = check_requests(pipe, prompts, given)[0]
         if request.steps < LEAST_STEPS:
             raise ValueError(
                 f"--steps must be at least {LEAST_STEPS} to calibrate, got {request.steps}: a line is fitted from step to step."
             )
+        if given.out is None:
+            check_cache(cache_path(attachment_of(pipe).model_hash))
         # As `generate` runs the model, so that the fit sees what it will predict.
         settings = call_arguments(pipe, request)
         for name in ("prompt", "generator", "num_inference_steps", "guidance_scale"):
