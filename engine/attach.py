@@ -20,8 +20,10 @@ from typing import Callable, Mapping
 import torch
 
 from kernels import PackedWeight, warm_up
+from kernels.first_use import Use
 
 from . import block as blocks
+from . import fused
 from .calibrate import find_calibration, model_hash
 from .deltas import CACHES
 from .families import Family, family_of, find, transformers_of
@@ -199,7 +201,12 @@ def _operate(handle: Handle, progress, packed: Mapping[str, PackedWeight]) -> No
 def _compile_kernels(handle: Handle, progress) -> None:
     groups = [group for _, group in handle.groups]
     after = None if progress is None else lambda done, sizes: progress(len(groups) + done, len(groups) + sizes)
-    warm_up([group.packed for group in groups], groups[0].members[0].like.dtype, after)
+    made_by = fused.INPUTS if handle.family.name.startswith("CogVideoX") else {}
+    uses = [
+        Use(group.packed, group.bias is not None, group.static, None if group.static else made_by.get(group.name))
+        for group in groups
+    ]
+    warm_up(uses, groups[0].members[0].like.dtype, after)
 
 
 def _follow(handle: Handle, slot: str, model) -> None:

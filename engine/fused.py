@@ -25,6 +25,8 @@ from kernels.qk_norm_rope import qk_norm_rope
 from .products import Quantized, feed_forward
 
 _GROUPS = ("qkv", "out", "up", "down")
+INPUTS = {"qkv": "norm", "up": "norm", "down": "gelu"}
+"""What makes the input of a group, where it is not the product before: as `kernels.first_use.Use` says it."""
 _PROCESSOR = "CogVideoXAttnProcessor2_0"
 # Samples whose queries, keys and values exist at once: 655 MB for two at CogVideoX-5B's size, which is a block's peak.
 _SAMPLES = 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Callable, Iterable
+from typing import Callable, Iterable, NamedTuple
 
 import torch
 
@@ -21,26 +21,39 @@ from kernels.residual import residual_delta
 from kernels.weights import PackedWeight
 
 
+class Use(NamedTuple):
+    """A packed weight and how its products will be asked for, which is what a kernel is compiled for.
+
+    biased: whether a bias is added. static: always with 16-bit activations. made_by: what a fused block makes the
+    input with, "norm" (LayerNorm and modulation of two streams) or "gelu"; None where it is quantized as it comes.
+    """
+
+    packed: PackedWeight
+    biased: bool = False
+    static: bool = False
+    made_by: str | None = None
+
+
 def warm_up(
-    weights: Iterable[PackedWeight],
+    uses: Iterable[Use],
     dtype: torch.dtype,
     progress: Callable[[int, int], None] | None = None,
     tokens: int = 4096,
 ) -> str:
     """Compile now what the first calls with these weights would compile, on the weights' device.
 
-    weights: of one device; each size is compiled once. dtype: of the inputs to come; tokens: about
+    uses: of weights on one device; equal ones of a size are compiled once. dtype: of the inputs to come; tokens: about
     how many rows they will have. progress: called as progress(done, total) after each size.
     Returns the target's sentence about the path taken; without weights it does nothing.
     """
-    sizes = {(*packed.shape, packed.hadamard): packed for packed in weights}
+    sizes = {(*use.packed.shape, use.packed.hadamard, *use[1:]): use for use in uses}
     if not sizes:
         return "There are no weights to compile for."
-    device = next(iter(sizes.values())).codes.device
+    device = next(iter(sizes.values())).packed.codes.device
     answer = target.probe(device)
     if answer.triton:
-        for done, packed in enumerate(sizes.values(), start=1):
-            _run(packed, torch.zeros(1, tokens, packed.shape[1], dtype=dtype, device=device))
+        for done, use in enumerate(sizes.values(), start=1):
+            _run(use, torch.zeros(1, tokens, use.packed.shape[1], dtype=dtype, device=device))
             if progress is not None:
                 progress(done, len(sizes))
     elif answer.compiled_loops:
@@ -76,10 +89,15 @@ def compile_beside(device: torch.device | str) -> threading.Thread | None:
     return thread
 
 
-def _run(packed: PackedWeight, x: torch.Tensor) -> None:
-    for precision in PRECISIONS:
-        quantized_linear(x, packed, None, precision)
+def _run(use: Use, x: torch.Tensor) -> None:
+    packed = use.packed
+    bias = x.new_zeros(packed.shape[0]) if use.biased else None
+    for precision in ("w4a16",) if use.static else PRECISIONS:
+        quantized_linear(x, packed, bias, precision)
+    modulation, affine = x[:, 0], x.new_zeros(x.shape[-1])
     for quantize in ("int8", "nvfp4"):
-        modulation = x[:, 0]
-        norm_modulate([Stream(x, modulation, modulation)], quantize=quantize, hadamard=packed.hadamard)
-        gelu_quantize(x, quantize=quantize, hadamard=packed.hadamard)
+        if use.made_by == "norm":
+            streams = [Stream(x, modulation, modulation)] * 2
+            norm_modulate(streams, affine, affine, quantize=quantize, hadamard=packed.hadamard)
+        elif use.made_by == "gelu":
+            gelu_quantize(x, quantize=quantize, hadamard=packed.hadamard)
