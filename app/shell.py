@@ -77,8 +77,8 @@ def launch(demo: gr.Blocks, **over) -> None:
     """Serve the page until it is stopped; what it opens with is read while the first browser loads its scripts."""
     demo.queue(max_size=None, default_concurrency_limit=None)
     host = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")
-    demo.launch(**{**launch_options(), "server_name": host, "prevent_thread_lock": True, **over})
     with yielding():
+        demo.launch(**{**launch_options(), "server_name": host, "prevent_thread_lock": True, **over})
         demo.lab.prepare()
     if not over.get("prevent_thread_lock"):
         demo.block_thread()

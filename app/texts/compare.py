@@ -126,7 +126,7 @@ TEXTS = {
     "zh-CN": {
         "compare.title": "对比",
         "compare.lead": "只有测量，没有愿望。落败的行也保留；重放或拉伸得来的行会注明。",
-        "compare.headline_caches": "在 16 比特权重上、跳过约一半时，<b>{best}</b>保留最多：与 FP16 的接近程度（PSNR，越高越近）为 {psnr} dB，跳过 {skipped}；其次是 {second}，{psnr2} dB，跳过 {skipped2}。",
+        "compare.headline_caches": "在 16 比特权重上、跳过约一半时，<b>{best}</b>保留最多：与 FP16 的接近程度（PSNR，越高越近）为 {psnr} dB，跳过 {skipped}；其次是{second}，{psnr2} dB，跳过 {skipped2}。",
         "compare.headline_packed": "在打包的 4 比特权重上、跳过约一半时，<b>{best}</b>以 {psnr} dB 领先{level}；论文的 <b>6 比特</b>为 {six} dB、"
         "激活 {bits} 比特：{place}。",
         "compare.headline_level": "（区间内与它持平：{names}）",
