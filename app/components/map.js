@@ -185,6 +185,7 @@ lab.on("map", (next) => {
   clearTimeout(resting);
   if (pinned) resting = setTimeout(explain, 120);
 });
+lab.on("look", () => clearTimeout(resting), false);         // it moves on: explaining now would slow the next map
 lab.on("unpin", () => { pinned = cursor = null; column = null; redraw(); }, false);
 lab.on("step", (event) => { if (event.from !== "map") { column = event.step - 1; redraw(); } }, false);
 lab.on("lang", headings);
