@@ -83,5 +83,5 @@ def test_catalogue_gives_one_part_in_one_language():
 
 def test_chinese_has_one_word_for_bit_and_for_tolerance_and_no_blank_after_a_full_stop():
     chinese = i18n.texts()["zh-CN"]
-    assert not [key for key, said in chinese.items() if re.search(r"[\d}] ?位(?!置)|(?<![比特单])位数|容差|[。！？；，] ", said)]
+    assert not [key for key, said in chinese.items() if re.search(r"[\d}] ?位(?!置)|(?<![比特单])位数|容差|(?<=\S)[。！？；，] ", said)]
     assert i18n.sentences("zh-CN", "一。", "", "二。") == "一。二。" and i18n.sentences("en", "One.", "", "Two.") == "One. Two."
