@@ -87,7 +87,9 @@ def sentences(grid: grids.Grid, policy: Policy, block: int, step: int, lang: str
         return [*out, plain(lang, "lab.why.skip_cost", nth=since, left=policy.max_skips)]
     causes = [_name(grid.group_reasons, c) for c in grid.group_reason[block, step]]
     plainly = [c for c in causes if c != "outliers"]
-    known = {"tau": percent(policy.error_threshold)}
+    lifted = [_group(g, lang) for g, c in zip(grid.groups, causes) if c == "outliers"]
+    who = plain(lang, "lab.why.who.but", layers=plain(lang, "lab.state.and").join(lifted)) if lifted else plain(lang, "lab.why.who.all")
+    known = {"tau": percent(policy.error_threshold), "who": who}
     if plainly and len(set(plainly)) == 1:
         out.append(plain(lang, f"lab.why.all.{_key(plainly[0])}", **known))
     elif plainly:

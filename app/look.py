@@ -337,11 +337,11 @@ def agreement(lang: str, probed: bool = True) -> str:
     try:
         found = json.loads(AGREEMENT.read_text(encoding="utf-8"))["probe" if probed else "run"]
         low, _, high = found["skips"]
-        measured = plain(lang, "lab.replay.measured", runs=int(found["runs"]), policies=int(found["policies"]),
-                         low=round(100 * low), high=round(100 * high))
         off, share = found["bits_error"][1], found["skipped_error"][1]
+        measured = plain(lang, "lab.replay.measured", runs=int(found["runs"]), policies=int(found["policies"]),
+                         low=round(100 * low), high=round(100 * high), bits=f"{off:.1f}", share=round(100 * share))
         trust = "lab.replay.totals" if off <= CLOSE.bits and share <= CLOSE.share else "lab.replay.direction"
-        return sentences(lang, plain(lang, trust, bits=f"{off:.1f}", share=round(100 * share)), measured)
+        return sentences(lang, plain(lang, trust), measured)
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return ""
 

@@ -12,7 +12,7 @@ from app.i18n import plain, sentences
 from app.look import grid_of, kept_of, own_replay, views_of
 from app.machine import spoken
 from engine import cost
-from engine.settings import Policy
+from engine.settings import Policy, preset_name
 from engine.trace import Trace
 
 BITS_OF = np.nan_to_num(grids.BITS)
@@ -141,6 +141,8 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
         note = plain(lang, "lab.net.unknown_note") if partial else plain(lang, "lab.net.draft_note")
     elif source.machine:
         note = plain(lang, "lab.net.measured", machine=spoken(source.machine, lang))
+    if not pair.draft and preset_name(policy) == "sixbit" and now.skipped:
+        note = sentences(lang, plain(lang, "lab.net.why_bits"), note)
     return {"figures": rows, "note": note}
 
 

@@ -1,5 +1,5 @@
 // "Why is this cell like that?": two plain sentences, then the numbers against their limits, the layers, real values.
-const body = find(".body");
+const body = find(".body"), coarse = matchMedia("(pointer: coarse)").matches;
 let pin = null, turn = 0, open = false;
 function hint() { body.replaceChildren(make("h2", {}, t("lab.explain.title")), make("p", { class: "fine" }, t("lab.explain.hint"))); }
 function table(head, rows, label) {
@@ -29,7 +29,7 @@ function show(info) {
     more.append(make("h3", {}, sample.title), ruler(sample), make("p", { class: "key fine" }, make("i", { class: "real" }), t("lab.sample.real"), make("i", { class: "four" }), "NVFP4", make("i", { class: "eight" }), "INT8"),
       make("div", { class: "scroll", tabindex: "0" }, table(["", ...sample.values.map((_, i) => String(i + 1))], sample.rows, sample.title)), make("p", { class: "fine" }, sample.note));
   }
-  body.replaceChildren(make("h2", {}, info.title, " ", make("small", {}, t("lab.explain.keys"))), ...info.sentences.map((s) => make("p", {}, s)), more);
+  body.replaceChildren(make("h2", {}, info.title, " ", make("small", {}, t(coarse ? "lab.explain.tap" : "lab.explain.keys"))), ...info.sentences.map((s) => make("p", {}, s)), more);
 }
 async function ask() {
   if (!pin || !lab.server) return;

@@ -113,5 +113,7 @@ find(".measure").addEventListener("click", () => lab.emit("go", { probe: true })
 find(".run-draft").addEventListener("click", () => lab.emit("go", { draft: true }));
 find(".undo").addEventListener("click", () => lab.emit("look", { preset: null, policy: null, undo: true }));
 lab.on("busy", (busy) => { find(".run-draft").disabled = busy; find(".measure").disabled = busy; });
+// On a phone the Run button stays at the foot of the screen; it makes way while the draft's own buttons are seen.
+new IntersectionObserver(([entry]) => document.body.classList.toggle("draft-seen", entry.isIntersecting)).observe(find(".draft-do"));
 lab.on("lang", heads);
 heads();

@@ -17,6 +17,7 @@ function themed(value) {
   }
   return value;
 }
+const muted = () => getComputedStyle(element).getPropertyValue("--muted").trim() || "#5a6072";
 const ink = () => getComputedStyle(element).getPropertyValue("--ink").trim() || "#1d2130";
 function box(block, step, grow = 0) {
   const h = 0.5 - 0.03 + grow;
@@ -65,7 +66,7 @@ function draw() {
     traces.push({ mode: "lines", line: { color: themed("#FFFFFF"), width: 5 }, ...box(cursor.block, cursor.step) });
     traces.push({ mode: "lines", line: { color: ink(), width: 2.5 }, ...box(cursor.block, cursor.step) });
   }
-  board.draw(traces, themed(data.layout), range, column >= 0 && column < data.steps ? column : null, themed("#E4570B"));
+  board.draw(traces, themed(data.layout), range, column >= 0 && column < data.steps ? column : null, muted());
   element.dataset.drawn = String(Number(element.dataset.drawn || 0) + 1);
   element.dataset.level = level; element.dataset.seen = data.id ?? "";
 }

@@ -16,7 +16,7 @@ let fps = 8, playing = !still, frame = 0, lastTick = 0, carried = 0, run = null,
 const there = () => Object.values(panes).filter((pane) => !pane.node.hidden);
 const most = (what) => Math.max(0, ...there().map((pane) => pane[what]));
 const looks = () => (there().length > 1 ? view : "side");          // one clip alone is compared with nothing
-let follow = true, at = 0, recordedFrom = 0, speed = 1, split = 0.5, race = null, notes = null;
+let follow = true, at = 0, recordedFrom = 0, speed = 1, split = 0.5, race = null, notes = [];
 
 function blank(pane) {
   const { ctx } = pane, paint = ctx.createLinearGradient(0, 0, 0, SIZE);
@@ -155,7 +155,7 @@ function pick(step) {
 }
 function buttons() {
   play.textContent = playing ? "❚❚" : "▶";
-  play.setAttribute("aria-label", t(playing ? "lab.race.pause" : "lab.race.play"));
+  play.title = t(playing ? "lab.race.pause" : "lab.race.play"); play.setAttribute("aria-label", play.title);
   for (const b of element.querySelectorAll("[data-view]")) {
     b.setAttribute("aria-pressed", String(b.dataset.view === looks()));
     b.disabled = b.dataset.view !== "side" && there().length < 2;
@@ -180,7 +180,9 @@ async function recorded(data) {
     Object.assign(pane, { label: given.label, total: given.times.length, times: given.times, whole: given.seconds, ticks: [] });
     status(pane); ticks(pane);
   }
-  notes = data.note; find(".note").textContent = notes ? t(...notes) : "";
+  const { a, b } = data.panes, slow = (from) => b.times[2] - (from && b.times[0]) > a.times[2] - (from && a.times[0]);
+  const behind = a?.label[0] === "lab.race.fp16" && b && slow(0) && slow(1) && b.seconds < a.seconds;      // the first steps compute everything
+  notes = [data.note && (() => t(...data.note)), behind && (() => t("lab.race.behind", { name: t(...b.label) }))].filter(Boolean); noted();
   await Promise.all(Object.entries(data.panes).map(async ([key, given]) => {
     const pane = panes[key];
     const [steps, final] = await Promise.all([decode(given.sheet), decode(given.final)]);
@@ -189,6 +191,7 @@ async function recorded(data) {
   }));
   if (race === mine) restart();
 }
+function noted() { find(".note").textContent = lab.sentences(...notes.map((note) => note())); }
 function restart() {
   // The first finished step is there at once: before it there is nothing to see.
   recordedFrom = performance.now() - (1000 * Math.min(...Object.values(panes).map((p) => p.times?.[0] ?? Infinity))) / speed; follow = true; race.over = false; race.ready = true; find(".again").hidden = true;
@@ -198,7 +201,7 @@ function restart() {
 async function live(data) {
   if (data.run !== run) { reset(data.run); mode = "live"; find(".again").hidden = true; }
   fps = data.fps || fps;
-  notes = data.note; find(".note").textContent = notes ? t(...notes) : "";
+  notes = data.note ? [() => t(...data.note)] : []; noted();
   place(data.panes);
   for (const pane of there()) {
     const given = data.panes[pane.key];
@@ -232,6 +235,6 @@ lab.on("knobs", (next) => { draft = !next.draft ? "" : next.preset === "break" ?
 lab.on("busy", called);
 lab.on("step", (data) => { if (data.from !== "race") pick(data.step); }, false);
 lab.on("race", (data) => (data.recorded ? recorded(data) : live(data)).catch((error) => lab.say(t("lab.race.broken"), "bad")));
-lab.on("lang", () => { labels(); buttons(); find(".note").textContent = notes ? t(...notes) : ""; Object.values(panes).forEach((p) => { status(p); ticks(p); }); called(); scrubTo(Number(scrub.value)); });
+lab.on("lang", () => { labels(); buttons(); noted(); Object.values(panes).forEach((p) => { status(p); ticks(p); }); called(); scrubTo(Number(scrub.value)); });
 Object.values(panes).forEach(blank); labels(); buttons();
 requestAnimationFrame(tick);

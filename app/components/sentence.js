@@ -12,8 +12,8 @@ function pick(value, options, set, label) {
 function thing(object, index) {
   return [
     make("span", { class: "lead" }, index ? t("lab.sentence.and") : t("lab.sentence.a")),
-    pick(object.size, V.sizes, (v) => (object.size = v), "lab.sentence.size"), pick(object.colour, V.colours, (v) => (object.colour = v), "lab.sentence.colour"),
-    pick(object.shape, V.shapes, (v) => (object.shape = v), "lab.sentence.shape"), pick(object.motion, V.motions, (v) => (object.motion = v), "lab.sentence.motion"),
+    ...t("lab.sentence.order").split("|").map((part) => (V[`${part}s`]            // as the language says it; the prompt stays English
+      ? pick(object[part], V[`${part}s`], (v) => (object[part] = v), `lab.sentence.${part}`) : make("span", { class: "lead" }, part))),
   ];
 }
 function prompt() {

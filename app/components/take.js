@@ -42,7 +42,7 @@ picker.addEventListener("change", async () => {
 function titled(title, scene) {
   if (lab.lang === "en" || !scene) return title;
   const word = (name) => t(`lab.word.${name.replaceAll(" ", "_")}`) || name;
-  return [...scene.objects.map((o) => [o.size, o.colour, o.shape, o.motion].map(word).join(" ")), word(scene.place)].join(" · ");
+  return [...scene.objects.map((o) => t("lab.sentence.order").split("|").map((part) => (o[part] ? word(o[part]) : part)).join("")), word(scene.place)].join(" · ");
 }
 function heads() {
   labels();

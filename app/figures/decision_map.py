@@ -23,17 +23,18 @@ GAP = 0.045      # half the white between two cells, in cells
 
 
 class Changes(NamedTuple):
-    """Which cells differ from another run: bool (B, S) each; a first change in a row, or a knock-on of one."""
+    """Which cells differ from another run: bool (B, S) each; by themselves, or after a skip that differs."""
 
     first: np.ndarray
     later: np.ndarray
 
 
 def changes(before: Grid, after: Grid) -> Changes:
-    """Cells whose decision differs. Everything after a block's first change may merely follow from it."""
+    """Cells whose decision differs. What comes after a block was skipped in one of the two only may merely follow from
+    that; bits that differ change nothing later."""
     differs = (before.decision != after.decision).any(axis=2)
-    first = differs & (np.cumsum(differs, axis=1) == 1)
-    return Changes(first, differs & ~first)
+    parted = np.cumsum(before.skipped != after.skipped, axis=1) - (before.skipped != after.skipped) > 0
+    return Changes(differs & ~parted, differs & parted)
 
 
 def tiles(groups: int) -> tuple[int, int]:

@@ -36,7 +36,7 @@ TEXTS = {
         "lab.model.unknown_size": "Its size is known only after loading.",
     },
     "zh-CN": {
-        "lab.take.title": "带走",
+        "lab.take.title": "导出",
         "lab.take.python": "在 Python 中使用",
         "lab.take.copy": "复制",
         "lab.take.copied": "已复制",

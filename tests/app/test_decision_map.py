@@ -68,12 +68,16 @@ def test_empty_data_gives_an_empty_figure():
         assert not go.Figure(maps.figure(drawn, "fine")).data
 
 
-def test_first_change_in_a_row_is_told_from_its_consequences(grid):
+def test_what_follows_from_another_skip_is_told_from_what_changes_by_itself(grid):
     after = grid._replace(decision=grid.decision.copy())
-    after.decision[2, 10] = grids.STOCK
-    after.decision[2, 15] = grids.STOCK
+    after.decision[2, [10, 15]] = grids.STOCK
+    free = ~grid.skipped[3]
+    parted = int(np.flatnonzero(free)[5])
+    after.decision[3, parted] = grids.SKIPPED
+    after.decision[3, 29] = grids.STOCK
     change = maps.changes(grid, after)
-    assert change.first[2, 10] and change.later[2, 15] and change.first.sum() == change.later.sum() == 1
+    assert change.first[2, 10] and change.first[3, parted] and change.later[3, 29] and not change.later[3, parted]
+    assert change.later.sum() == 1 + (0 if not grid.skipped[2, 10] else 1)
 
 
 def test_verdicts_follow_the_measured_error():

@@ -50,6 +50,20 @@ def test_a_purified_layer_is_named_with_its_ratio(source):
     assert any("16 bits" in s and f"{grid.outlier[block, step, group]:.0f} ×" in s for s in told["sentences"])
 
 
+def test_a_layer_that_took_more_bits_is_left_out_of_what_all_took(source):
+    from app.figures.grid import PURIFIED
+
+    grid = grid_of(source.trace)
+    seen = 0
+    for block, step in np.argwhere((grid.decision == PURIFIED).sum(axis=2) == 1):
+        told = at(source, int(block), int(step))["sentences"]
+        lifted = [s.split(" went to ")[0] for s in told if " went to 16 bits" in s]
+        if "every layer" in told[1]:
+            seen += 1
+            assert f"every layer but {lifted[0]} takes" in told[1]
+    assert seen
+
+
 def test_sixteen_real_values_with_codes(source):
     told = at(source, 4, 6)["sample"]
     assert len(told["values"]) == len(told["nvfp4"]) == 16 and len(told["rows"]) == 5
