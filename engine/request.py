@@ -81,6 +81,8 @@ def check(
     seed = _number("seed", seed, random.SystemRandom().randrange(2**31), whole=True)
     _check_inputs(pipe, accepted, inputs)
     height, width, frames = _check_size(pipe, accepted, height, width, frames, inputs)
+    if inputs.get("latents") is not None:
+        _check_latents(pipe, inputs["latents"], height, width, frames)
     said = [*policy_warnings(policy, steps), *advice.about(policy, pipe._execution_device)]
     if negative_prompt and guidance <= 1:
         said.append(notice("negative_idle", "The negative prompt does nothing at guidance {guidance}; it takes effect "
@@ -186,6 +188,27 @@ def _check_inputs(pipe, accepted: Mapping, inputs: Mapping) -> None:
         value = inputs.get(name)
         if isinstance(value, (str, bytes, Real)) or (name == "video" and value is not None and not hasattr(value, "__len__")):
             raise ValueError(f"Expected {name} to be {wanted} (PIL, NumPy or torch); got {type(value).__name__}.")
+
+
+def _check_latents(pipe, latents, height: int, width: int, frames: int) -> None:
+    """Refuse starting noise that the pipeline would stumble over, or make a clip of another size from."""
+    import torch
+
+    model = pipe.transformer if pipe.transformer is not None else pipe.transformer_2
+    wan, patch = type(pipe).__name__.startswith("Wan"), model.config.get("patch_size_t") or 1
+    times = (frames - 1) // pipe.vae_scale_factor_temporal + 1
+    times += -times % patch
+    channels, size = model.config.out_channels, [pixels // pipe.vae_scale_factor_spatial for pixels in (height, width)]
+    shape = (1, channels, times, *size) if wan else (1, times, channels, *size)
+    dtypes = "a floating dtype" if wan else f"dtype {str(model.dtype).removeprefix('torch.')}"
+    good = isinstance(latents, torch.Tensor) and tuple(latents.shape) == shape
+    if not good or not (latents.is_floating_point() if wan else latents.dtype == model.dtype):
+        came = type(latents).__name__
+        if isinstance(latents, torch.Tensor):
+            came = f"{str(latents.dtype).removeprefix('torch.')} of shape {tuple(latents.shape)}"
+        raise ValueError(
+            f"Expected latents as a tensor of shape {shape} and {dtypes} for {frames} frames of {height}×{width}; got {came}."
+        )
 
 
 def _check_size(pipe, accepted: Mapping, height, width, frames, inputs: Mapping) -> tuple[int, int, int]:
