@@ -14,6 +14,8 @@ KNOWN = (
     (r"skips of (?P<run>.{1,60}) \(embedded model\), replayed at reuse tolerance (?P<tolerance>[\d.]+), stretched", "stretched"),
     (r"the rotation kernel of this commit was faulty, which changes numbers, hardly time", "faulty"),
     (r"torch\.compile of each block", "compiled"),
+    (r"torchao FP8 dynamic, rowwise", "torchao"),
+    (r"torch\.compile of each block with PyTorch's own settings", "compiled_plainly"),
 )
 
 

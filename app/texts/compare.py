@@ -21,6 +21,8 @@ TEXTS = {
         "compare.note_stretched": "which blocks skip was not decided on this model: replayed from the embedded model's recording “{run}” at reuse tolerance {tolerance} and stretched to this size",
         "compare.note_faulty": "at the time its rotation kernel computed wrong numbers; the time is valid, since the same work was done",
         "compare.note_compiled": "torch.compile of each block",
+        "compare.note_torchao": "torchao: FP8, one scale a row, activations scaled as they come",
+        "compare.note_compiled_plainly": "torch.compile of each block, with PyTorch's own settings",
         "compare.frontier": "Quality against cost",
         "compare.frontier_lead": "Every dot is one setting of one method, averaged over up to {prompts} prompts; the bars are "
         "95 % intervals. Methods with the same weights (16-bit, or packed in 4 bits) ran on the same prompts on the same machine. "
@@ -143,6 +145,8 @@ TEXTS = {
         "compare.note_stretched": "哪些模块跳过不是在这个模型上决定的：取自内置模型的录制“{run}”，按复用容忍度 {tolerance} 重放，再拉伸到这个尺寸",
         "compare.note_faulty": "当时它的旋转内核算出的数值有误；做的工作相同，所以时间有效",
         "compare.note_compiled": "对每个模块使用 torch.compile",
+        "compare.note_torchao": "torchao：FP8，每行一个缩放，激活在运行时缩放",
+        "compare.note_compiled_plainly": "逐模块 torch.compile，采用 PyTorch 自己的设置",
         "compare.frontier": "质量与代价",
         "compare.frontier_lead": "每个点是一种方法的一个设置，对至多 {prompts} 条提示取平均；竖线是 95 % 区间。"
         "权重相同（16 比特，或打包成 4 比特）的方法在同一台机器上用同样的提示运行。点击我们的点，可在实验室中打开。",
