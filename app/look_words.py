@@ -259,8 +259,9 @@ def summary(change, lang: str) -> str:
     if change is None or not (change.first.any() or change.later.any()):
         return plain(lang, "lab.draft.same")
     first, later = int(change.first.sum()), int(change.later.sum())
-    told = plain(lang, "lab.draft.changed", cells=first + later, first=first, later=later)
-    return sentences(lang, told, plain(lang, "lab.draft.shift") if later else "")
+    if not later:
+        return plain(lang, "lab.draft.changed_plainly", cells=first)
+    return sentences(lang, plain(lang, "lab.draft.changed", cells=first + later, first=first, later=later), plain(lang, "lab.draft.shift"))
 
 
 def bits(value: float) -> str:

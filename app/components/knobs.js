@@ -114,6 +114,6 @@ find(".run-draft").addEventListener("click", () => lab.emit("go", { draft: true 
 find(".undo").addEventListener("click", () => lab.emit("look", { preset: null, policy: null, undo: true }));
 lab.on("busy", (busy) => { find(".run-draft").disabled = busy; find(".measure").disabled = busy; });
 // On a phone the Run button stays at the foot of the screen; it makes way while the draft's own buttons are seen.
-new IntersectionObserver(([entry]) => document.body.classList.toggle("draft-seen", entry.isIntersecting)).observe(find(".draft-do"));
+new IntersectionObserver((seen) => lab.emit("draft_seen", seen.at(-1).isIntersecting)).observe(find(".draft-do"));
 lab.on("lang", heads);
 heads();

@@ -70,6 +70,7 @@ find(".dice").addEventListener("click", () => {
 });
 element.querySelector("form").addEventListener("submit", (event) => { event.preventDefault(); if (!lab.busy) lab.emit("go", {}); });
 lab.on("busy", () => { stopping = stopping && lab.busy; buttons(); if (!lab.busy) changed(); });
+lab.on("draft_seen", (on) => find(".go-wrap").classList.toggle("aside", on));
 lab.on("knobs", (next) => { draft = Boolean(next.draft); buttons(); });
 find(".start").addEventListener("click", (event) => { event.preventDefault(); lab.go("learn"); scrollTo(0, 0); });
 lab.on("stopping", (on) => { stopping = on; buttons(); });

@@ -4,7 +4,7 @@ TEXTS = {
     "en": {
         "lab.header.places": "Places",
         "lab.header.theme": "Light or dark",
-        "lab.machine.cpu": "{cores}-core CPU · 4-bit arithmetic is simulated here: a computed step takes longer than FP16's, what is saved comes from skipping",
+        "lab.machine.cpu": "{cores}-core CPU · 4-bit is simulated: computing is slower than in FP16, only skipping saves time",
         "lab.machine.zero": "ZeroGPU · native 4-bit arithmetic while a run has the card",
         "lab.machine.cuda_native": "{name} · native 4-bit arithmetic",
         "lab.machine.cuda": "{name} · 4-bit arithmetic is simulated; the memory saving is real",
@@ -140,7 +140,7 @@ TEXTS = {
         "lab.race.again": "重播竞速",
         "lab.race.broken": "有一帧预览无法显示；运行仍在继续。",
         "lab.race.recorded": "录制的竞速，以实际速度的 {speed} 倍播放。",
-        "lab.race.behind": "{name} 起步落后，因为它每次计算更慢；靠跳过反超。",
+        "lab.race.behind": "{name}起步落后，因为它每次计算更慢；靠跳过反超。",
         "lab.race.no_video": "此运行没有保存视频。",
         "lab.race.replayed": "重播你自己的运行，以实际速度的 {speed} 倍播放。",
         "lab.race.cached": "取自先前运行",

@@ -260,3 +260,16 @@ def test_wipe_and_difference_show_both_videos_in_one(bench):
     wanted = [[min(255, 4 * abs(a - b)) for a, b in zip(*pair)] for pair in zip(side["a"], side["b"])]
     got = page.evaluate(PIXELS)["b"]
     assert [(g, w) for pair in zip(got, wanted) for g, w in zip(*pair) if abs(g - w) > 8] == [] and max(map(max, wanted)) > 40
+
+
+def test_on_a_phone_the_run_button_makes_way_for_the_drafts_own(tab):
+    page = tab(width=390, height=844)
+    go, own = page.locator(".go-wrap"), page.locator(".draft-do")
+    assert go.is_visible()
+    page.evaluate("""() => { const knob = document.querySelector('#knob-error_threshold');
+        knob.value = 0.2; knob.dispatchEvent(new Event('input', { bubbles: true })); }""")
+    own.wait_for(state="visible")
+    own.scroll_into_view_if_needed()
+    go.wait_for(state="hidden")
+    page.evaluate("() => scrollTo(0, 0)")
+    go.wait_for(state="visible")
