@@ -232,7 +232,7 @@ def test_a_shared_link_opens_its_policy(page, tab):
 
 def test_reduced_motion_stands_still(tab):
     page = tab(reduced_motion="reduce")
-    assert page.get_attribute(".play", "aria-label") == "Play"
+    assert page.get_attribute(".play", "aria-label") == "Play the clips"
 
 
 def test_axe_finds_nothing_serious(tab):
