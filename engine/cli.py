@@ -1,6 +1,7 @@
 """The command line: arguments in, one sentence out when something is wrong, never a traceback.
 
     python -m engine generate --prompt "…" --policy sixbit --seed 5 --out out.mp4 --trace run.parquet
+    python -m engine generate --model … --image first.png --prompt "…"   from a picture (--video: from a clip)
     python -m engine compare            every preset, one table
     python -m engine calibrate          fit the predictor
     python -m engine quantize SRC DST   write a packed checkpoint
@@ -22,6 +23,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from engine.cli_bench import add_bench_parser
+from engine.cli_inputs import add_inputs
 from engine.cli_quality import EMBEDDED, add_parsers
 from engine.files import shown
 from engine.settings import PRESETS, Policy
@@ -132,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     _model(run)
     run.add_argument("--prompt", required=True, help="what the video shows")
     run.add_argument("--negative-prompt", help="what it should not show (takes effect at guidance above 1)")
+    add_inputs(run)
     run.add_argument(
         "--policy", default="auto", metavar="PRESET|FILE",
         help=f"{', '.join(PRESETS)}, a policy file that ends in .json, or auto: sixbit where 4 bits are native (Blackwell), else int8_tdc",
@@ -151,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     _model(table)
     table.add_argument("--prompt", action="append", help="may be given several times; default: drawn at random")
     table.add_argument("--prompts", type=int, default=4, metavar="N", help="how many to draw (default: 4)")
+    add_inputs(table)
     table.add_argument("--presets", nargs="+", default=list(PRESETS), choices=list(PRESETS), metavar="PRESET")
     table.add_argument("--seed", type=int, default=0)
     _settings(table)
@@ -161,6 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     _model(fit)
     fit.add_argument("--prompt", action="append", help="may be given several times")
     fit.add_argument("--prompts", type=int, default=8, metavar="N", help="how many to draw (default: 8)")
+    add_inputs(fit)
     fit.add_argument("--seed", type=int, default=1000)
     _settings(fit)
     fit.add_argument("--out", type=Path, help="where to write it; default: the user's cache, where runs look first")

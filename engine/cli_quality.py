@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+from engine.cli_inputs import add_inputs
 from engine.files import shown
 from engine.request import EMBEDDED_DEFAULTS, LIMITS
 
@@ -73,6 +74,7 @@ def _tune_parser(parser) -> None:
     _common(parser)
     parser.add_argument("--prompt", action="append", help="may be given several times; default: drawn at random")
     parser.add_argument("--prompts", type=int, default=2, metavar="N", help="how many to draw (default: 2)")
+    add_inputs(parser)
     parser.add_argument("--keep-quality", type=float, default=0.98, help="share of the SSIM to keep (default: 0.98)")
     parser.add_argument("--objective", choices=("bits", "seconds"), default="bits")
     parser.add_argument("--policy", default="sixbit", metavar="PRESET|FILE", help="where the other settings come from")
@@ -237,6 +239,7 @@ def tune(options) -> int:
     from engine.attach import attach
     from engine.calibrate import adopt
     from engine.cli import read_policy
+    from engine.cli_inputs import check_folder_takes, check_taken, read_inputs
     from engine.commands import check_requests, check_target, check_weights, prompts_for
     from engine.settings import Policy
     from engine.tune import Progress
@@ -244,16 +247,19 @@ def tune(options) -> int:
 
     policy = read_policy(options)
     check_target(options.out, ".json")
+    inputs = read_inputs(options)
     _threads(options)
+    check_folder_takes(options.model, inputs)
     pipe = _open(options)
+    check_taken(type(pipe).__name__, inputs)
     handle = attach(pipe)
     known = handle.calibration
     prompts = prompts_for(options, pipe)
     check_weights(pipe, [Policy.preset("fp16")])
-    check_requests(pipe, prompts, options)
+    check_requests(pipe, prompts, options, inputs)
     work = search(
         pipe, prompts, options.keep_quality, base=policy, objective=options.objective, steps=options.steps,
-        guidance=options.guidance, seed=options.seed,
+        guidance=options.guidance, seed=options.seed, **inputs,
     )  # fmt: skip
     for event in work:
         if isinstance(event, Progress):

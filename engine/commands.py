@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from engine.cli import read_policy
+from engine.cli_inputs import check_folder_takes, check_taken, read_inputs
 from engine.settings import Policy
 
 
@@ -25,14 +26,15 @@ def generate(given) -> int:
     check_target(given.out, ".mp4")
     if given.trace is not None:
         check_target(given.trace, ".parquet")
+    inputs = read_inputs(given)
     out, err = Console(), Console(stderr=True)
     with _bars(err) as bars:
-        pipe = ready(given, bars)
+        pipe = ready(given, bars, inputs)
         check_weights(pipe, [policy])
         events = run(
             pipe, given.prompt, policy=policy, steps=given.steps, guidance=given.guidance, seed=given.seed,
             negative_prompt=given.negative_prompt, height=given.height, width=given.width, frames=given.frames,
-            probe=given.probe, previews=False,
+            probe=given.probe, previews=False, **inputs,
         )  # fmt: skip
         task, started, done = bars.add_task("encoding the prompt", total=None), None, None
         try:
@@ -69,12 +71,13 @@ def compare(given) -> int:
 
     if given.csv is not None:
         check_target(given.csv, ".csv")
+    inputs = read_inputs(given)
     err, rows, stopped = Console(stderr=True), [], False
     with _bars(err, count=False) as bars:
-        pipe = ready(given, bars)
+        pipe = ready(given, bars, inputs)
         check_weights(pipe, [Policy.preset("fp16")])
         prompts = prompts_for(given, pipe)
-        check_requests(pipe, prompts, given)
+        check_requests(pipe, prompts, given, inputs)
         task = bars.add_task("starting", total=1.0)
 
         def progress(done: float, total: float, what: str) -> None:
@@ -82,8 +85,9 @@ def compare(given) -> int:
 
         try:
             for row in run(
-                pipe, prompts, given.presets, seed=given.seed, progress=progress, steps=given.steps, guidance=given.guidance
-            ):
+                pipe, prompts, given.presets, seed=given.seed, progress=progress, steps=given.steps, guidance=given.guidance,
+                **inputs,
+            ):  # fmt: skip
                 rows.append(row)
         except KeyboardInterrupt:
             stopped = True
@@ -106,12 +110,13 @@ def calibrate(given) -> int:
 
     if given.out is not None:
         check_target(given.out, ".json")
+    inputs = read_inputs(given)
     err = Console(stderr=True)
     with _bars(err) as bars:
-        pipe = ready(given, bars)
+        pipe = ready(given, bars, inputs)
         check_weights(pipe, [Policy.preset("fp16")])
         prompts = prompts_for(given, pipe)
-        request = check_requests(pipe, prompts, given)[0]
+        request = check_requests(pipe, prompts, given, inputs)[0]
         if request.steps < LEAST_STEPS:
             raise ValueError(
                 f"--steps must be at least {LEAST_STEPS} to calibrate, got {request.steps}: a line is fitted from step to step."
@@ -171,16 +176,21 @@ def quantize(given) -> int:
     return 0
 
 
-def ready(given, bars: Progress):
-    """The model, loaded and attached without a policy, under the calibration of --calibration where there is one."""
+def ready(given, bars: Progress, inputs: Mapping):
+    """The model, loaded and attached without a policy, under the calibration of --calibration where there is one.
+
+    inputs: what `read_inputs` gave; a model that takes others is refused before it is loaded, or before it is packed.
+    """
     from engine.attach import attach
     from engine.calibrate import load_calibration
     from engine.load import device_for, load
     from kernels.first_use import compile_beside
 
     task = bars.add_task("loading the model", total=None)
+    check_folder_takes(given.model, inputs)
     compile_beside(device_for(given.device))
     pipe = load(given.model, given.device, given.dtype)
+    check_taken(type(pipe).__name__, inputs)
     bars.update(task, description="packing the weights")
     handle = attach(pipe, progress=lambda done, total: bars.update(task, completed=done, total=total))
     if getattr(given, "calibration", None) is not None:
@@ -189,7 +199,7 @@ def ready(given, bars: Progress):
     return pipe
 
 
-def check_requests(pipe, prompts: list[str], given) -> list:
+def check_requests(pipe, prompts: list[str], given, inputs: Mapping) -> list:
     """Every prompt as a checked request, before the first of them runs; an attached pipeline. Raises ValueError."""
     from engine.request import check
     from engine.run import attachment_of
@@ -199,7 +209,7 @@ def check_requests(pipe, prompts: list[str], given) -> list:
     return [
         check(
             pipe, attachment_of(pipe), prompt, Policy.preset("w4a8"), steps=given.steps, guidance=given.guidance,
-            seed=given.seed + number, inputs={}, **sizes,
+            seed=given.seed + number, inputs=inputs, **sizes,
         )
         for number, prompt in enumerate(prompts)
     ]  # fmt: skip

@@ -145,6 +145,7 @@ def tune(
     seed: int = 0,
     probes: Sequence[Trace] | None = None,
     stop: Callable[[], bool] = lambda: False,
+    **inputs,
 ) -> Iterator[Progress | Tuned]:
     """Search, verify, and finally yield a `Tuned`; `Progress` on the way. Closing the iterator stops the work.
 
@@ -154,6 +155,7 @@ def tune(
         keep_quality: wanted share of the SSIM that the packed weights reach at 8 bits without reuse, in (0, 1].
         probes: probe traces made before, one per prompt or any; recorded here when None.
         stop: asked between runs; True ends early with the best verified so far.
+        inputs: further arguments of every run, such as image= or video=.
 
     Where the pipeline has no calibration, one is fitted to the probes, used, and left as the attachment's own. Raises ValueError for arguments that
     make no sense and RuntimeError for a pipeline that is not attached.
@@ -174,7 +176,7 @@ def tune(
     def video(prompt: str, policy: Policy, index: int, probe: bool = False):
         from engine.stream import Finished, generate
 
-        arguments = {"policy": policy, "steps": steps, "guidance": guidance, "seed": seed + index, "probe": probe}
+        arguments = {"policy": policy, "steps": steps, "guidance": guidance, "seed": seed + index, "probe": probe, **inputs}
         for event in generate(pipe, prompt, previews=False, calibration=calibration, **arguments):
             if isinstance(event, Finished):
                 return event

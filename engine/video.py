@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -75,10 +76,11 @@ def _encode(path: Path, frames: np.ndarray, rate: Fraction) -> None:
         container.mux(stream.encode())
 
 
-def read_mp4(path: str | os.PathLike) -> tuple[np.ndarray, float]:
+def read_mp4(path: str | os.PathLike, most: int | None = None) -> tuple[np.ndarray, float]:
     """Read the first video stream of a file: frames uint8 (F, H, W, 3) RGB, and its average rate in frames a second.
 
-    Raises VideoError for a missing file, a file that is no video, and a truncated one.
+    Raises VideoError for a missing file, a file that is no video, a truncated one, and one of more than `most` frames,
+    of which no more are decoded.
     """
     import av
 
@@ -87,10 +89,13 @@ def read_mp4(path: str | os.PathLike) -> tuple[np.ndarray, float]:
     try:
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
-            frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+            wanted = islice(container.decode(stream), None if most is None else most + 1)
+            frames = [frame.to_ndarray(format="rgb24") for frame in wanted]
             rate, promised = stream.average_rate, stream.frames
     except (av.FFmpegError, IndexError) as error:
-        raise VideoError(f"{path} is not a readable video; expected an mp4 file as written by write_mp4.") from error
+        raise VideoError(f"{path} is not a readable video; give an mp4 file.") from error
+    if most is not None and len(frames) > most:
+        raise VideoError(f"{path} has more than {most:,} frames; cut it shorter.")
     if not frames or len(frames) < promised:
         raise VideoError(f"{path} is truncated: {len(frames)} of {promised} frames could be read.")
     return np.stack(frames), float(rate)
