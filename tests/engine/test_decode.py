@@ -52,7 +52,7 @@ def test_what_does_not_fit_in_tiles_either_is_said():
     pipe = pipelines.cogvideox()
     attach(pipe)
     pipe.vae.decoder.forward = Scarce(pipe.vae.decoder, 99)
-    with pytest.warns(UserWarning), pytest.raises(RuntimeError, match="choose fewer frames or a smaller size"):
+    with pytest.warns(UserWarning), pytest.raises(RuntimeError, match="choose fewer frames, a smaller size"):
         finished(pipe)
 
 
