@@ -143,7 +143,18 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
         note = plain(lang, "lab.net.measured", machine=spoken(source.machine, lang))
     if not pair.draft and preset_name(policy) == "sixbit" and now.skipped:
         note = sentences(lang, plain(lang, "lab.net.why_bits"), note)
-    return {"figures": rows, "note": note}
+    return {"figures": rows, "note": note, "lead": "" if pair.draft or policy.precision == "stock" else lead(source, faster, lang)}
+
+
+def lead(source, faster: float | None, lang: str) -> str:
+    """What got cheaper and what it cost in one sentence; "" where one of them was not measured."""
+    memory = source.trace.meta.memory
+    if not faster or source.psnr is None or not math.isfinite(source.psnr) or not (memory.get("originals") and memory.get("packed")):
+        return ""
+    word = {"psnr": "hidden", "psnr_seen": "seen", "psnr_far": "far"}[closeness(source.psnr)[0]]
+    return plain(lang, f"lab.net.lead_{'both' if faster >= 1.005 else 'weights'}", speed=f"{faster:.2f}",
+                 weights=f"{size(memory['originals'])} → {size(memory['packed'])}",
+                 loss=plain(lang, f"lab.net.loss_{word}", psnr=f"{source.psnr:.1f}"))
 
 
 def expected(source, pair, policy: Policy, measured: Totals) -> Totals:

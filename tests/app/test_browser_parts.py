@@ -140,9 +140,9 @@ def test_what_the_visitor_looks_at_stays_while_a_run_goes_on(bench, lab, source)
     page.wait_for_function("lab6.state.draft")
     page.evaluate("event => tell(event)", second)
     assert page.evaluate("[lab6.seen.view, lab6.state.view, lab6.state.aside]") == ["drift", "drift", True]
-    assert "live" not in page.inner_text("#lab-net p") and page.input_value("#knob-tdc_threshold") == "0.22"
+    assert "live" not in page.inner_text("#lab-net p.fine") and page.input_value("#knob-tdc_threshold") == "0.22"
     page.click(".back")
-    assert page.evaluate("lab6.seen.note") == "live 2" and not page.is_visible(".back") and page.inner_text("#lab-net p") == "live 2"
+    assert page.evaluate("lab6.seen.note") == "live 2" and not page.is_visible(".back") and page.inner_text("#lab-net p.fine") == "live 2"
     page.click("[data-view=drift] >> nth=0")
     page.wait_for_function("lab6.seen.view === 'drift' && lab6.state.aside")
     session = lab.sessions.get("tab")

@@ -34,8 +34,9 @@ def test_stand_ins_go_and_what_they_stood_for_is_found():
 
 
 def test_the_first_race_is_decoded_from_the_head_of_the_page():
-    import app.swift  # noqa: F401
     from gradio.routes import templates
+
+    import app.swift  # noqa: F401
 
     text = templates.env.get_template("frontend/index.html").render(config={"title": "x"}, gradio_api_info={})
     assert text.index("window.gradio_config") < text.index("lab6early") < text.index("<gradio-app")

@@ -45,6 +45,7 @@ def test_the_runs_own_policy_shows_what_happened(source):
     answer = seen(source)
     assert answer["draft"] is None and not answer["map"]["over"] and answer["preset"] == "sixbit"
     assert any(f["value"] == "31.2 dB" for f in answer["net"]["figures"])
+    assert answer["net"]["lead"].startswith("Cheaper: ") and "31.2 dB to FP16, hard to see" in answer["net"]["lead"]
 
 
 def test_a_draft_shows_changes_and_no_claims_about_quality(source):
@@ -52,6 +53,7 @@ def test_a_draft_shows_changes_and_no_claims_about_quality(source):
     assert "would change" in answer["draft"] and "moves the next computation" in answer["draft"]
     assert answer["map"]["legend"][-1][0] == "lab.legend.same" and len(answer["map"]["over"]) == 3
     assert not any("dB" in f["value"] for f in answer["net"]["figures"])
+    assert answer["net"]["lead"] == ""
     assert any(f["was"] for f in answer["net"]["figures"])
     assert "estimate" in answer["band"].lower()
 
