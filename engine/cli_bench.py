@@ -64,6 +64,11 @@ def _bench(given: argparse.Namespace) -> int:
         if path is not None:
             check_target(path, suffix)
     device = str(device_for(given.device))
+    if device == "cpu" and given.device is None and given.layers is None and given.model in bench.MODELS:
+        raise ValueError(
+            f"{given.model} has the size of the real model and there is no CUDA card here, so every step would take many "
+            "minutes; give --layers 1 for a quick look, or --device cpu to run all of it."
+        )
     changes = {} if given.layers is None else {"layers": given.layers}
     schedule = _schedule(given, bench.block_count(given.model, given.layers))
     made = bench.Bench(

@@ -126,3 +126,10 @@ def test_a_folder_is_a_model_too(tmp_path):
     pipe.save_pretrained(tmp_path / "model")
     table = bench.run(bench.Bench(str(tmp_path / "model"), "cpu", profiled=False, timed=4), ["w4a8"])
     assert table.loc[0, "seconds_per_step"] > 0 and "random" not in table.loc[0, "notes"]
+
+
+def test_a_real_models_size_is_not_begun_on_a_cpu_unasked(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["bench", "--model", "cogvideox-5b"]) == 2
+    said = capsys.readouterr().err
+    assert "no CUDA card here" in said and "--layers 1" in said
