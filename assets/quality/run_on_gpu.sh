@@ -25,7 +25,7 @@ trap close EXIT
 for id in "${cards[@]}"; do
   pipe=""
   if [ "$MPS" = 1 ] && [ "$DEVICE" = cuda ] && command -v nvidia-cuda-mps-control >/dev/null; then
-    pipe=$(mktemp -d /tmp/mps.XXXX)
+    pipe=$(mktemp -d -t mps.XXXX)
     CUDA_VISIBLE_DEVICES=$id CUDA_MPS_PIPE_DIRECTORY=$pipe CUDA_MPS_LOG_DIRECTORY=$pipe timeout 20 nvidia-cuda-mps-control -d </dev/null >/dev/null 2>&1
     if CUDA_VISIBLE_DEVICES=$id CUDA_MPS_PIPE_DIRECTORY=$pipe CUDA_MPS_LOG_DIRECTORY=$pipe timeout 60 python3 -c "
 import torch; x = torch.ones(512, 512, device='cuda'); assert float((x @ x).sum()) == 512.0**3"; then
