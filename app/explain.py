@@ -1,4 +1,4 @@
-"""Why is this cell like that? Two plain sentences, then the numbers against their limits, layer by layer.
+"""Why is this cell like that? A few plain sentences (`app.why`), then the numbers against their limits, layer by layer.
 
 Pure: a source, a policy and a cell in; texts and numbers out. Nothing is recomputed that the trace does not hold.
 """
@@ -13,8 +13,9 @@ from app import look as looks
 from app.figures import grid as grids
 from app.i18n import plain
 from app.lessons import numbers
-from app.look_words import alarm_bits
 from app.session import Source
+from app.why import group as group_name
+from app.why import key, lines, named, percent, run_of_skips
 from engine.settings import Policy
 from engine.trace import Trace
 
@@ -31,10 +32,13 @@ def explain(grid: grids.Grid, signals: grids.Grid, samples: Trace, policy: Polic
     codes = grid.decision[block, step]
     name = {"block": grid.blocks[block], "step": step + 1}
     if not codes.size or codes[0] == grids.NOTHING:
-        return {"title": plain(lang, "lab.explain.pending", **name), "sentences": [], "numbers": [], "layers": [], "sample": None}
+        return {"title": plain(lang, "lab.explain.pending", **name), "sentences": [], "marks": [], "numbers": [], "layers": [],
+                "sample": None}
+    why = lines(grid, policy, block, step, lang)
     return {
         "title": plain(lang, "lab.explain.head", **name, state=state(codes, lang)),
-        "sentences": sentences(grid, policy, block, step, lang),
+        "sentences": [line.text for line in why],
+        "marks": [line.mark for line in why],
         "numbers": limits(grid, signals, policy, block, step, lang),
         "layers": layers(grid, signals, block, step, lang),
         "sample": sample(samples, grid, block, step, lang),
@@ -56,7 +60,7 @@ def explain_in(source: Source, wish: looks.Wish, block: int, step: int, lang: st
     by_run = same and source.signals is not None
     told = explain(was if by_run else seen, signals, basis, source.policy if by_run else wish.policy, block, step, lang)
     note = plain(lang, "lab.explain.kept") if same else plain(lang, "lab.explain.drafted", state=state(was.decision[block, step], lang))
-    return {**told, "sentences": [*told["sentences"], note]}
+    return {**told, "sentences": [*told["sentences"], note], "marks": [*told["marks"], ""]}
 
 
 def state(codes: np.ndarray, lang: str) -> str:
@@ -70,45 +74,6 @@ def state(codes: np.ndarray, lang: str) -> str:
         return plain(lang, "lab.state.one", bits=bits[0])
     joined = plain(lang, "lab.state.and").join(str(b) for b in bits)
     return plain(lang, "lab.state.mixed", bits=joined)
-
-
-def sentences(grid: grids.Grid, policy: Policy, block: int, step: int, lang: str) -> list[str]:
-    """The block's cause, then the layers' cause; a third only where an outlier changed something."""
-    reason = _name(grid.block_reasons, grid.block_reason[block, step])
-    drift, spent = grid.weighed[block, step], grid.accumulated[block, step]
-    values = {"tau": percent(policy.tdc_threshold), "max_skips": policy.max_skips, "warmup": policy.warmup_steps,
-              "last": policy.protect_last, "drift": percent(drift), "spent": percent(spent)}
-    if reason == "budget spent":
-        values.update(overspent(grid.accumulated[block, step - 1] if step else 0.0, drift, policy.tdc_threshold))
-    out = [plain(lang, f"lab.why.{_key(reason)}", **values)]
-    codes = grid.decision[block, step]
-    if codes[0] == grids.SKIPPED:
-        since = _run_of_skips(grid, block, step)
-        return [*out, plain(lang, "lab.why.skip_cost", nth=since, left=policy.max_skips)]
-    causes = [_name(grid.group_reasons, c) for c in grid.group_reason[block, step]]
-    plainly = [c for c in causes if c != "outliers"]
-    lifted = [_group(g, lang) for g, c in zip(grid.groups, causes) if c == "outliers"]
-    who = plain(lang, "lab.why.who.but", layers=plain(lang, "lab.state.and").join(lifted)) if lifted else plain(lang, "lab.why.who.all")
-    known = {"tau": percent(policy.error_threshold), "who": who}
-    if plainly and len(set(plainly)) == 1:
-        out.append(plain(lang, f"lab.why.all.{_key(plainly[0])}", **known))
-    elif plainly:
-        four = [_group(g, lang) for g, c in zip(grid.groups, causes) if c == "predicted error within threshold"]
-        eight = [_group(g, lang) for g, c in zip(grid.groups, causes) if c == "predicted error above threshold"]
-        out.append(plain(lang, "lab.why.split", four=", ".join(four) or "–", eight=", ".join(eight) or "–", **known))
-    for g, cause in enumerate(causes):
-        if cause == "outliers":
-            out.append(plain(lang, "lab.why.outlier", layer=_group(grid.groups[g], lang), bits=alarm_bits(policy),
-                             ratio=f"{grid.outlier[block, step, g]:.0f}", limit=f"{policy.outlier_threshold:g}"))
-    return out
-
-
-def overspent(spent: float, drift: float, tau: float) -> dict[str, str]:
-    """The sum that made a block compute, with as many digits as it takes to see which side of the tolerance it is on."""
-    spent = spent if np.isfinite(spent) else 0.0               # the step before was computed: nothing spent
-    digits = next((d for d in (1, 2, 3) if round(100 * (spent + drift), d) > round(100 * tau, d)), 4)
-    return {name: f"{100 * value:.{digits}f} %" for name, value in
-            {"spent": spent, "drift": drift, "sum": spent + drift, "tau": tau}.items()}
 
 
 def limits(grid: grids.Grid, signals: grids.Grid, policy: Policy, block: int, step: int, lang: str) -> list[list[str]]:
@@ -125,7 +90,7 @@ def limits(grid: grids.Grid, signals: grids.Grid, policy: Policy, block: int, st
     if policy.tdc:
         add("drift", percent(grid.weighed[block, step]))
         add("budget", f"{percent(before)} → {percent(grid.accumulated[block, step])}", percent(policy.tdc_threshold))
-        add("skips", str(_run_of_skips(grid, block, step)), str(policy.max_skips))
+        add("skips", str(run_of_skips(grid, block, step)), str(policy.max_skips))
     milliseconds = grid.milliseconds[block, step]
     if np.isfinite(milliseconds):
         add("time", f"{milliseconds:.1f} ms")
@@ -136,8 +101,8 @@ def layers(grid: grids.Grid, signals: grids.Grid, block: int, step: int, lang: s
     """Rows of [layer, bits, why with its numbers]."""
     rows = []
     for g, group in enumerate(grid.groups):
-        cause = _name(grid.group_reasons, grid.group_reason[block, step, g])
-        parts = [plain(lang, f"lab.reason.{_key(cause)}")]
+        cause = named(grid.group_reasons, grid.group_reason[block, step, g])
+        parts = [plain(lang, f"lab.reason.{key(cause)}")]
         predicted = grid.predicted[block, step, g]
         ratio = _either3(grid.outlier, signals.outlier, block, step, g)
         four, eight = (_either3(getattr(grid, n), getattr(signals, n), block, step, g) for n in ("error_nvfp4", "error_int8"))
@@ -147,7 +112,7 @@ def layers(grid: grids.Grid, signals: grids.Grid, block: int, step: int, lang: s
             parts.append(plain(lang, "lab.value.measured", four=percent(four), eight=percent(eight)))
         if np.isfinite(ratio):
             parts.append(plain(lang, "lab.value.ratio", value=f"{ratio:.0f}"))
-        rows.append([_group(group, lang), SHOWN.get(int(grid.decision[block, step, g]), ""), " · ".join(parts)])
+        rows.append([group_name(group, lang), SHOWN.get(int(grid.decision[block, step, g]), ""), " · ".join(parts)])
     return rows
 
 
@@ -178,13 +143,8 @@ def sample(trace: Trace, grid: grids.Grid, block: int, step: int, lang: str) -> 
     ]
     note = plain(lang, "lab.sample.note", scale4=f"{float(four.ruler[0]):.3g}", scale8=f"{float(eight.ruler[0]):.3g}",
                  error4=percent(numbers.relative_error(four_values, values)), error8=percent(numbers.relative_error(eight_values, values)))
-    return {"title": plain(lang, "lab.sample.title", layer=_group(str(row["layer"]), lang)), "values": values.tolist(),
+    return {"title": plain(lang, "lab.sample.title", layer=group_name(str(row["layer"]), lang)), "values": values.tolist(),
             "nvfp4": four_values.tolist(), "int8": eight_values.tolist(), "rows": rows, "note": note}
-
-
-def percent(value: float) -> str:
-    """7.3 %, or a dash for a value that was never observed."""
-    return f"{100 * value:.1f} %" if np.isfinite(value) else "–"
 
 
 def _either(a: np.ndarray, b: np.ndarray, block: int, step: int) -> float:
@@ -195,26 +155,3 @@ def _either(a: np.ndarray, b: np.ndarray, block: int, step: int) -> float:
 def _either3(a: np.ndarray, b: np.ndarray, block: int, step: int, g: int) -> float:
     value = a[block, step, g]
     return float(value if np.isfinite(value) or a.shape != b.shape else b[block, step, g])
-
-
-def _run_of_skips(grid: grids.Grid, block: int, step: int) -> int:
-    """How many steps in a row up to and including this one were skipped."""
-    count = 0
-    while step - count >= 0 and grid.decision[block, step - count, 0] == grids.SKIPPED:
-        count += 1
-    return count
-
-
-def _name(names: tuple[str, ...], code: int) -> str:
-    return names[code] if code < len(names) else ""
-
-
-def _key(reason: str) -> str:
-    return reason.replace(" ", "_").replace("-", "_") or "unknown"
-
-
-def _group(name: str, lang: str) -> str:
-    try:
-        return plain(lang, f"group.{name}")
-    except KeyError:
-        return name

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from app.explain import explain, overspent
+from app.explain import explain
 from app.look import grid_of
+from app.why import MARKS, overspent
 from engine.replay import replay
 from engine.settings import BREAK_IT, PRESETS, Policy
 
@@ -36,8 +37,8 @@ def test_a_cell_that_computes_again_shows_its_sum(source):
     block, step = (int(v) for v in np.argwhere(grid.block_reason == grid.block_reasons.index("budget spent"))[-1])
     spent, drift = grid.accumulated[block, step - 1], grid.weighed[block, step]
     assert spent + drift > source.policy.tdc_threshold
-    told = at(source, block, step)["sentences"][0]
-    assert told.startswith(f"{100 * spent:.1f} % drift spent so far + {100 * drift:.1f} % for one more skip = {100 * (spent + drift):.1f} %")
+    told = at(source, block, step)["sentences"][-1]
+    assert told.startswith(f"Computed, not reused: {100 * spent:.1f} % drift spent so far + {100 * drift:.1f} % for one more skip = {100 * (spent + drift):.1f} %")
     assert overspent(0.1, 0.08004, 0.18)["sum"] == "18.004 %"
 
 
@@ -57,11 +58,33 @@ def test_a_layer_that_took_more_bits_is_left_out_of_what_all_took(source):
     seen = 0
     for block, step in np.argwhere((grid.decision == PURIFIED).sum(axis=2) == 1):
         told = at(source, int(block), int(step))["sentences"]
-        lifted = [s.split(" went to ")[0] for s in told if " went to 16 bits" in s]
-        if "every layer" in told[1]:
+        lifted = [s.split(":")[0].removeprefix("16 bits in ") for s in told if s.startswith("16 bits in")]
+        assert len(lifted) == 1 and not any(lifted[0] in s.split(":")[0] for s in told if not s.startswith("16 bits in") and "every layer but" not in s)
+        if "every layer but" in told[0]:
             seen += 1
-            assert f"every layer but {lifted[0]} takes" in told[1]
+            assert told[0].startswith(f"8 bits in every layer but {lifted[0]}: ") or told[0].startswith(f"4 bits in every layer but {lifted[0]}: ")
     assert seen
+
+
+@pytest.mark.parametrize("lang", ["en", "zh-CN"])
+def test_the_first_sentences_answer_for_every_colour_of_a_cell(source, lang):
+    for policy in (source.policy, Policy.preset("w4a8"), Policy.preset("fp16"), Policy(tdc=False, pdr=False)):
+        trace = source.trace if policy == source.policy else replay(source.signals, policy)
+        grid = grid_of(trace)
+        for block, step in [(b, s) for b in range(12) for s in range(0, 30, 3)]:
+            told = at(source, block, step, policy, lang)
+            colours = {MARKS[code] for code in grid.decision[block, step]}
+            assert set(told["marks"]) == colours | {""} and told["marks"].index("") >= len(colours) and len(told["marks"]) == len(told["sentences"])
+
+
+def test_a_choice_of_the_predictor_is_told_with_its_number_and_limit(source):
+    grid = grid_of(source.trace)
+    block, step, group = np.argwhere(np.isfinite(grid.predicted) & (grid.decision == 2))[0]
+    told = at(source, int(block), int(step))["sentences"]
+    said = next(s for s in told if s.startswith("4 bits"))
+    assert f"within the 4-bit tolerance of {100 * source.policy.error_threshold:.1f} %" in said
+    low = np.nanmin(grid.predicted[block, step][grid.decision[block, step] == 2])
+    assert f"{100 * low:.1f}" in said
 
 
 def test_sixteen_real_values_with_codes(source):

@@ -225,7 +225,7 @@ def test_a_purified_call_that_takes_8_bits_is_drawn_counted_and_called_8_bits(so
     assert alarms and says.startswith("8 bits where") and f" {alarms} of " in says
     row = trace.layers[trace.layers["purified"]].iloc[0]
     told = explain(looks.grid_of(trace), looks.grid_of(source.signals), source.signals, policy, int(row["block"]), int(row["step"]), "en")
-    assert any(" went to 8 bits: its largest value is" in s for s in told["sentences"])
+    assert any(s.startswith("8 bits in") and "an outlier, the largest value is" in s for s in told["sentences"])
     assert not any("16" in texts()["en"][f"lab.ends.outlier_threshold.{end}"] for end in ("low", "high"))
 
 

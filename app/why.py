@@ -1,0 +1,121 @@
+"""Why a cell has its colours: one sentence for each of them, the likeliest question first, then why the block computed.
+
+A colour is a number of bits and what decided it, so the layers of a cell that share both share a sentence.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from app.figures import grid as grids
+from app.i18n import plain
+from engine.settings import Policy
+
+MARKS = {grids.SKIPPED: "skipped", grids.NVFP4: "nvfp4", grids.INT8: "int8", grids.W4A16: "w4a16", grids.STOCK: "stock",
+         grids.PURIFIED: "w4a16", grids.UNKNOWN: "unknown"}
+
+
+class Line(NamedTuple):
+    """One sentence. `mark` is the colour that it explains, a key of `MARKS`' values; "" where it is about none."""
+
+    mark: str
+    text: str
+
+
+def lines(grid: grids.Grid, policy: Policy, block: int, step: int, lang: str) -> list[Line]:
+    """Why the cell is as it is: a sentence per colour, the one that most layers took first, then the block's own cause."""
+    if grid.decision[block, step, 0] == grids.SKIPPED:
+        since = run_of_skips(grid, block, step)
+        return [Line("skipped", _block(grid, policy, block, step, lang)),
+                Line("", plain(lang, "lab.why.skip_cost", nth=since, left=policy.max_skips))]
+    colours = [_colour(grid, policy, block, step, layers, lang) for layers in _alike(grid, block, step)]
+    head = plain(lang, "lab.why.computed", cause=_block(grid, policy, block, step, lang))
+    return [*colours, Line("", head)]
+
+
+def _alike(grid: grids.Grid, block: int, step: int) -> list[list[int]]:
+    """The cell's groups by what they took and why; the largest party first."""
+    parties: dict[tuple[int, int], list[int]] = {}
+    for g in range(len(grid.groups)):
+        parties.setdefault((int(grid.decision[block, step, g]), int(grid.group_reason[block, step, g])), []).append(g)
+    return sorted(parties.values(), key=len, reverse=True)
+
+
+def _colour(grid: grids.Grid, policy: Policy, block: int, step: int, layers: list[int], lang: str) -> Line:
+    code = int(grid.decision[block, step, layers[0]])
+    cause = named(grid.group_reasons, grid.group_reason[block, step, layers[0]])
+    seen = grid.outlier[block, step, layers]
+    values = {"tau": percent(policy.error_threshold), "predicted": span(grid.predicted[block, step, layers]),
+              "limit": f"{policy.outlier_threshold:g}", "ratio": plain(lang, "lab.state.and").join(f"{r:.0f} ×" for r in seen)}
+    took = plain(lang, "lab.why.unknown_bits") if code == grids.UNKNOWN else plain(lang, "lab.why.bits", bits=int(grids.BITS[code]))
+    if len(layers) < len(grid.groups):
+        took = plain(lang, "lab.why.bits_in", took=took, layers=_who(grid, layers, lang))
+    return Line(MARKS.get(code, ""), plain(lang, "lab.why.colour", took=took, cause=plain(lang, f"lab.why.layers.{key(cause)}", **values)))
+
+
+def _who(grid: grids.Grid, layers: list[int], lang: str) -> str:
+    """Some of the cell's groups, by name, or by the one that is left out."""
+    others = [g for g in range(len(grid.groups)) if g not in layers]
+    if len(others) == 1 < len(layers):
+        return plain(lang, "lab.why.who.but", layers=group(grid.groups[others[0]], lang))
+    return plain(lang, "lab.why.who.join").join(group(grid.groups[g], lang) for g in layers)
+
+
+def _block(grid: grids.Grid, policy: Policy, block: int, step: int, lang: str) -> str:
+    """The block's cause: of a skip a whole sentence, else what follows "computed, because"."""
+    reason = named(grid.block_reasons, grid.block_reason[block, step])
+    drift, spent = grid.weighed[block, step], grid.accumulated[block, step]
+    values = {"tau": percent(policy.tdc_threshold), "max_skips": policy.max_skips, "warmup": policy.warmup_steps,
+              "last": policy.protect_last, "drift": percent(drift), "spent": percent(spent)}
+    if reason == "budget spent":
+        values.update(overspent(grid.accumulated[block, step - 1] if step else 0.0, drift, policy.tdc_threshold))
+    return plain(lang, f"lab.why.{key(reason)}", **values)
+
+
+def overspent(spent: float, drift: float, tau: float) -> dict[str, str]:
+    """The sum that made a block compute, with as many digits as it takes to see which side of the tolerance it is on."""
+    spent = spent if np.isfinite(spent) else 0.0               # the step before was computed: nothing spent
+    digits = next((d for d in (1, 2, 3) if round(100 * (spent + drift), d) > round(100 * tau, d)), 4)
+    return {name: f"{100 * value:.{digits}f} %" for name, value in
+            {"spent": spent, "drift": drift, "sum": spent + drift, "tau": tau}.items()}
+
+
+def run_of_skips(grid: grids.Grid, block: int, step: int) -> int:
+    """How many steps in a row up to and including this one were skipped."""
+    count = 0
+    while step - count >= 0 and grid.decision[block, step - count, 0] == grids.SKIPPED:
+        count += 1
+    return count
+
+
+def percent(value: float) -> str:
+    """7.3 %, or a dash for a value that was never observed."""
+    return f"{100 * value:.1f} %" if np.isfinite(value) else "–"
+
+
+def span(values: np.ndarray) -> str:
+    """7.3 %, or 7.3 to 9.1 % as a range, or a dash."""
+    known = values[np.isfinite(values)]
+    if not known.size or f"{100 * known.min():.1f}" == f"{100 * known.max():.1f}":
+        return percent(known[0] if known.size else np.nan)
+    return f"{100 * known.min():.1f}–{100 * known.max():.1f} %"
+
+
+def named(names: tuple[str, ...], code: int) -> str:
+    """The reason with a code; "" for none."""
+    return names[code] if code < len(names) else ""
+
+
+def key(reason: str) -> str:
+    """A reason as part of a text's key."""
+    return reason.replace(" ", "_").replace("-", "_") or "unknown"
+
+
+def group(name: str, lang: str) -> str:
+    """A layer group's name in full; the model's own where the page has none."""
+    try:
+        return plain(lang, f"group.{name}")
+    except KeyError:
+        return name
