@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from engine.families import MODEL_SLOTS
-from engine.files import parse_object, read_text, shown
+from engine.files import read_object, shown
 from engine.folder import PACKED, LoadError, check_folder, header
 
 KIND = "6bit-packed-checkpoint"
@@ -224,7 +224,7 @@ def _write_shards(folder: Path, tensors: Iterator[tuple[str, object]], shard_byt
 
 def _about(folder: Path, parts: dict[str, str]) -> dict:
     what = "the description of a packed checkpoint"
-    about = parse_object(read_text(folder / PACKED, what, error=LoadError), what, LoadError)
+    about = read_object(folder / PACKED, what, error=LoadError)
     good = about.get("kind") == KIND and about.get("version") == VERSION and isinstance(about.get("groups"), dict)
     good = good and isinstance(about.get("transformers"), list) and isinstance(about.get("model_hash"), str)
     good = good and about.get("adaln") in ("w4a16", "stock") and all(isinstance(group, dict) for group in about["groups"].values())

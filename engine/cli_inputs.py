@@ -43,16 +43,14 @@ def check_folder_takes(model: str, given: Collection[str]) -> None:
 
     model: as given to --model; one of the hub is passed over. Raises ValueError, and LoadError for a broken folder.
     """
-    from engine.files import parse_object, read_text
-    from engine.folder import INDEX, check_folder
+    from engine.folder import check_folder, pipeline_class
 
     # Unlike Path.is_dir this is False for a name that no system can hold.
     if not os.path.isdir(os.path.expanduser(model)):
         return
     folder = Path(model).expanduser()
     check_folder(folder)
-    what = "a pipeline index"
-    check_taken(parse_object(read_text(folder / INDEX, what), what)["_class_name"], given)
+    check_taken(pipeline_class(folder), given)
 
 
 def check_taken(pipeline: str, given: Collection[str]) -> None:
@@ -95,5 +93,5 @@ def _clip(path: Path) -> list:
     from engine.request import LIMITS
     from engine.video import read_mp4
 
-    frames, _ = read_mp4(existing(path, "a video"), most=LIMITS["frames"][1])
+    frames, _ = read_mp4(path, most=LIMITS["frames"][1])
     return [Image.fromarray(frame) for frame in frames]

@@ -9,10 +9,15 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 JSON_LIMIT = 8_000_000
 """Largest JSON document that is read, in bytes (a 60-block calibration takes about 0.1 MB)."""
+
+
+NAMED = 5
+"""How many unknown fields one sentence names."""
 
 
 class NotWritten(OSError):
@@ -85,7 +90,8 @@ def existing(path: object, what: str, error: type[ValueError] = ValueError) -> P
     except OSError:  # a name longer than the system allows, or a folder that may not be entered
         found = False
     if not found:
-        raise error(f"Expected {what} at {shown(path.name)}, but there is no such file; check the path.")
+        wrong = "that is a folder; give the file itself" if os.path.isdir(path) else "there is no such file; check the path"
+        raise error(f"Expected {what} at {shown(path.name or str(path))}, but {wrong}.")
     return path
 
 
@@ -105,8 +111,16 @@ def read_text(path: str | os.PathLike, what: str, limit: int = JSON_LIMIT, error
         raise error(f"{path.name!r} is not {what}: it is not UTF-8 text; choose another file.") from problem
 
 
-def parse_object(text: str | bytes, what: str, error: type[ValueError] = ValueError) -> dict:
-    """Parse one JSON object; raise `error` in a sentence for anything else (broken, too deep, too long, a list)."""
+def read_object(path: str | os.PathLike, what: str, limit: int = JSON_LIMIT, error: type[ValueError] = ValueError) -> dict:
+    """The JSON object in a small file, or `error` in one sentence that names the file and `what` it should be."""
+    return parse_object(read_text(path, what, limit, error), what, error, named=shown(Path(path).name))
+
+
+def parse_object(text: str | bytes, what: str, error: type[ValueError] = ValueError, named: str = "This") -> dict:
+    """Parse one JSON object; raise `error` in a sentence for anything else (broken, too deep, too long, a list).
+
+    named: what the sentence calls the text, such as the name of its file.
+    """
     if not isinstance(text, (str, bytes)):
         raise error(f"Expected {what} as JSON text, got {type(text).__name__}.")
     if len(text) > JSON_LIMIT:
@@ -115,19 +129,27 @@ def parse_object(text: str | bytes, what: str, error: type[ValueError] = ValueEr
         value = json.loads(text)
     except (ValueError, RecursionError) as problem:
         where = f" (line {problem.lineno}, column {problem.colno})" if isinstance(problem, json.JSONDecodeError) else ""
-        raise error(f"This is not {what}: it is not valid JSON{where}; export it again.") from problem
+        raise error(f"{named} is not {what}: it is not valid JSON{where}; export it again.") from problem
     if not isinstance(value, dict):
-        raise error(f"This is not {what}: expected a JSON object, got {shown(value)}.")
+        raise error(f"{named} is not {what}: expected a JSON object, got {shown(value)}.")
     return value
 
 
 def known_fields(values: Mapping, fields: set[str], what: str, error: type[ValueError] = ValueError) -> None:
-    """Refuse fields that `what` does not have, naming the first and listing those it has."""
+    """Refuse fields that `what` does not have: each named with the nearest that there is, then all that there are."""
     if not isinstance(values, Mapping):
         raise error(f"{what} must be a mapping of field names to values; got {type(values).__name__}.")
     unknown = sorted(str(name) for name in values if name not in fields)
     if unknown:
-        raise error(f"{what} has no field {shown(unknown[0])}; its fields are {', '.join(sorted(fields))}.")
+        named = [_with_nearest(name, fields) for name in unknown[:NAMED]]
+        more = f" and {len(unknown) - NAMED:,} more" if len(unknown) > NAMED else ""
+        noun = "field" if len(unknown) == 1 else "fields"
+        raise error(f"{what} has no {noun} {', '.join(named)}{more}; its fields are {', '.join(sorted(fields))}.")
+
+
+def _with_nearest(name: str, fields: set[str]) -> str:
+    near = get_close_matches(name, sorted(fields), 1) if len(name) <= 60 else []
+    return shown(name) + (f" (perhaps {near[0]})" if near else "")
 
 
 def of_kind(name: str, value: object, kind: type, example: str, error: type[ValueError] = ValueError) -> None:

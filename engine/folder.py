@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 
 from engine.families import supported
-from engine.files import parse_object, read_text, shown
+from engine.files import read_object, shown
 
 INDEX = "model_index.json"
 PACKED = "packed.json"
@@ -31,18 +31,7 @@ def check_folder(folder: Path) -> dict[str, str]:
 
     Returns the class name by part ("transformer" → "CogVideoXTransformer3DModel"); raises LoadError.
     """
-    if not folder.is_dir():
-        raise LoadError(
-            f"There is no folder {shown(str(folder))}; give a diffusers pipeline folder or a hub id such as owner/name."
-        )
-    if not (folder / INDEX).is_file():
-        raise LoadError(
-            f"{shown(str(folder))} is no diffusers pipeline: it holds no {INDEX}; choose the folder that holds it."
-        )
-    index = parse_object(read_text(folder / INDEX, "a pipeline index", error=LoadError), "a pipeline index", LoadError)
-    name = index.get("_class_name")
-    if name not in supported():
-        raise LoadError(f"{shown(str(name))} is not supported; supported are {', '.join(supported())}.")
+    index = _index(folder)
     parts = {}
     for part, value in index.items():
         if part.startswith("_") or not isinstance(value, list):
@@ -63,6 +52,26 @@ def check_folder(folder: Path) -> dict[str, str]:
             if not (packed and (folder / PACKED).is_file()):
                 check_weights(folder / part)
     return parts
+
+
+def pipeline_class(folder: Path) -> str:
+    """The name of the supported diffusers pipeline class that a local folder holds. Raises LoadError."""
+    return _index(folder)["_class_name"]
+
+
+def _index(folder: Path) -> dict:
+    if not folder.is_dir():
+        what = f"{shown(str(folder))} is a file" if os.path.isfile(folder) else f"There is no folder {shown(str(folder))}"
+        raise LoadError(f"{what}; give a diffusers pipeline folder or a hub id such as owner/name.")
+    if not (folder / INDEX).is_file():
+        raise LoadError(
+            f"{shown(str(folder))} is no diffusers pipeline: it holds no {INDEX}; choose the folder that holds it."
+        )
+    index = read_object(folder / INDEX, "a pipeline index", error=LoadError)
+    name = index.get("_class_name")
+    if name not in supported():
+        raise LoadError(f"{shown(str(name))} is not supported; supported are {', '.join(supported())}.")
+    return index
 
 
 def check_weights(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -114,7 +123,7 @@ def header(path: Path) -> dict[str, tuple[int, ...]]:
 
 def _listed(path: Path) -> dict[str, str]:
     what = "an index of weight files"
-    names = parse_object(read_text(path, what, limit=HEADER_LIMIT, error=LoadError), what, LoadError).get("weight_map")
+    names = read_object(path, what, HEADER_LIMIT, LoadError).get("weight_map")
     good = isinstance(names, dict) and all(isinstance(name, str) and Path(name).name == name for name in names.values())
     if not good:
         raise LoadError(f"{path.parent.name}/{path.name} is not {what}; download the model again.")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.files import shown
-from engine.folder import PACKED, LoadError, check_folder, check_weights
+from engine.folder import PACKED, LoadError, check_folder, check_weights, pipeline_class
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 WANTED = ["*.json", "*.safetensors", "*.txt", "*.model"]
@@ -109,10 +109,7 @@ def assemble(folder: Path, parts: dict[str, str], dtype, **ready):
     import diffusers
     import torch
 
-    from engine.files import parse_object, read_text
-    from engine.folder import INDEX
-
-    name = parse_object(read_text(folder / INDEX, "a pipeline index"), "a pipeline index")["_class_name"]
+    name = pipeline_class(folder)
     # Wan's autoencoder loses colour below float32; its other parts do not.
     dtypes = {"default": dtype, "vae": torch.float32} if name.startswith("Wan") else dtype
     try:

@@ -1,18 +1,19 @@
 """Clips in and out of mp4 files: h264, yuv420p, BT.709 limited range, constant frame rate.
 
 Those four are what every browser plays at the right speed and in the right colours; a file says all of them in its
-header, so that no player has to guess. Files appear whole or not at all: frames go to a neighbour with another name,
-which takes the final name only after the last packet was written.
+header, so that no player has to guess.
 """
+
 from __future__ import annotations
 
 import os
-import uuid
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+
+from engine.files import NotWritten, existing, write_atomic
 
 BT709 = 1
 LIMITED_RANGE = 1
@@ -25,10 +26,9 @@ class VideoError(ValueError):
 def write_mp4(path: str | os.PathLike, frames: np.ndarray, fps: float) -> Path:
     """Write frames, uint8 (F, H, W, 3) RGB with even H and W, as an h264 mp4 of exactly F frames at `fps`.
 
-    Returns the path. Raises VideoError for another shape, dtype or rate, and for a place that cannot be written;
-    an existing file is replaced only by a whole one.
+    Returns the path; the file appears whole or not at all. Raises VideoError for another shape, dtype or rate, and for a
+    place that cannot be written.
     """
-    path = Path(path)
     frames = np.asarray(frames)
     if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8 or not frames.size:
         raise VideoError(f"Expected frames as uint8 (frames, height, width, 3), got {frames.dtype} {frames.shape}.")
@@ -36,18 +36,11 @@ def write_mp4(path: str | os.PathLike, frames: np.ndarray, fps: float) -> Path:
         raise VideoError(f"Expected an even height and width for yuv420p, got {frames.shape[1]}×{frames.shape[2]}.")
     if not 0 < fps <= 240:
         raise VideoError(f"Expected a frame rate between 0 and 240, got {fps}.")
-    if not path.parent.is_dir():
-        raise VideoError(f"The folder of {path} does not exist; create it or choose another path.")
-    # The suffix stays .mp4 because the container is chosen by it.
-    partial = path.with_name(f".{uuid.uuid4().hex}.part.mp4")
+    rate = Fraction(fps).limit_denominator(1001)
     try:
-        _encode(partial, frames, Fraction(fps).limit_denominator(1001))
-        os.replace(partial, path)
-    except OSError as error:
-        raise VideoError(f"{path} could not be written: {error.strerror or error}.") from error
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
+        return write_atomic(path, lambda partial: _encode(partial, frames, rate))
+    except NotWritten as error:
+        raise VideoError(str(error)) from error
 
 
 def _encode(path: Path, frames: np.ndarray, rate: Fraction) -> None:
@@ -84,8 +77,7 @@ def read_mp4(path: str | os.PathLike, most: int | None = None) -> tuple[np.ndarr
     """
     import av
 
-    if not Path(path).is_file():
-        raise VideoError(f"There is no video file at {path}.")
+    path = existing(path, "a video", VideoError)
     try:
         with av.open(str(path)) as container:
             stream = container.streams.video[0]

@@ -93,10 +93,11 @@ def test_tune_searches_from_it(here, tmp_path):
         ("clip", ["--image", "first.png"], "starts from a video; give --video FILE and leave --image out."),
         ("text", ["--video", "clip.mp4"], "CogVideoXPipeline starts from text alone; leave --video out."),
         ("picture", ["--image", "none.png"], "Expected a picture at 'none.png', but there is no such file"),
-        ("picture", ["--image", "text"], "Expected a picture at 'text', but there is no such file"),
+        ("picture", ["--image", "text"], "Expected a picture at 'text', but that is a folder; give the file itself."),
         ("picture", ["--image", "text.png"], "'text.png' is no picture that can be read; give a PNG, JPEG or WebP file."),
         ("picture", ["--image", "clip.mp4"], "'clip.mp4' is no picture that can be read"),
         ("clip", ["--video", "none.mp4"], "Expected a video at 'none.mp4', but there is no such file"),
+        ("clip", ["--video", "text"], "Expected a video at 'text', but that is a folder; give the file itself."),
         ("clip", ["--video", "text.png"], "text.png is not a readable video; give an mp4 file."),
     ],
 )

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from engine.files import known_fields, parse_object, read_text, write_atomic
+from engine.files import known_fields, parse_object, read_object, read_text, write_atomic
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
@@ -58,11 +58,29 @@ def test_reading_is_bounded(tmp_path):
         read_text(tmp_path / "big.json", "a policy", limit=100)
     with pytest.raises(ValueError, match="no such file"):
         read_text(tmp_path / "none.json", "a policy")
-    with pytest.raises(ValueError, match="no such file"):
+    with pytest.raises(ValueError, match=f"Expected a policy at '{tmp_path.name}', but that is a folder; give the file itself"):
         read_text(tmp_path, "a policy")
+    with pytest.raises(ValueError, match="Expected a policy at '.', but that is a folder"):
+        read_text(".", "a policy")
     (tmp_path / "raw.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="not UTF-8"):
         read_text(tmp_path / "raw.json", "a policy")
+
+
+def test_an_object_that_is_cut_off_is_told_with_its_file(tmp_path):
+    (tmp_path / "cut.json").write_text('{"a": 1,')
+    with pytest.raises(ValueError, match=r"^'cut.json' is not a policy: it is not valid JSON \(line 1, column 9\)"):
+        read_object(tmp_path / "cut.json", "a policy")
+    (tmp_path / "list.json").write_text("[1]")
+    with pytest.raises(ValueError, match=r"^'list.json' is not a policy: expected a JSON object, got \[1\]"):
+        read_object(tmp_path / "list.json", "a policy")
+
+
+def test_every_unknown_field_is_named_with_the_nearest_known_one():
+    with pytest.raises(ValueError, match=r"no fields 'gab' \(perhaps gap\), 'speed'; its fields are gap, tdc"):
+        known_fields({"speed": 1, "gap": 2, "gab": 3}, {"gap", "tdc"}, "A policy")
+    with pytest.raises(ValueError, match="'k11', 'k12' and 15 more; its fields"):
+        known_fields({f"k{number}": 1 for number in range(20)}, {"gap"}, "A policy")
 
 
 def test_unknown_fields_are_named_and_never_flood_the_page():

@@ -61,14 +61,15 @@ def test_folders_that_are_no_pipelines(tmp_path):
     refuses(tmp_path / "nothing", "There is no folder")
     refuses(tmp_path, "is no diffusers pipeline: it holds no model_index.json")
     (tmp_path / "model_index.json").write_text("{ not json")
-    refuses(tmp_path, "not a pipeline index: it is not valid JSON")
+    refuses(tmp_path, "'model_index.json' is not a pipeline index: it is not valid JSON")
+    refuses(tmp_path / "model_index.json", " is a file; give a diffusers pipeline folder")
     (tmp_path / "model_index.json").write_text(json.dumps({"_class_name": "StableDiffusionPipeline"}))
     refuses(tmp_path, "'StableDiffusionPipeline' is not supported; supported are CogVideoXPipeline")
     (tmp_path / "model_index.json").write_bytes(b"\xff\xfe")
     refuses(tmp_path, "not UTF-8")
     refuses("", "Expected a model folder")
     refuses("a\0b", "Expected a model folder")
-    refuses("../../etc/passwd", "There is no folder")
+    refuses("../../no/such/folder", "There is no folder")
 
 
 def test_a_hub_id_without_network_is_one_sentence(monkeypatch):

@@ -191,7 +191,7 @@ def test_what_is_no_parquet_is_refused(tmp_path, data):
 
 def test_missing_and_foreign_and_too_large(tmp_path, file):
     refused(tmp_path / "none.parquet", "no such file")
-    refused(tmp_path, "no such file")
+    refused(tmp_path, "but that is a folder; give the file itself")
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "foreign.parquet")
     refused(tmp_path / "foreign.parquet", "no trace of this lab")
     refused(file, "over the limit of 0.0 MB", max_bytes=1000)

@@ -54,7 +54,7 @@ def test_a_write_that_fails_half_way_keeps_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("engine.video._encode", full_disk)
-    with pytest.raises(VideoError, match="could not be written: No space left on device"):
+    with pytest.raises(VideoError, match=r"'a.mp4' cannot be written \(No space left on device\)"):
         write_mp4(path, clip(17), 8)
     assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1
 
@@ -78,8 +78,10 @@ def test_bad_clips_get_one_sentence(tmp_path, frames, fps, sentence):
 def test_missing_folders_and_foreign_or_truncated_files_get_one_sentence(tmp_path):
     with pytest.raises(VideoError, match="does not exist"):
         write_mp4(tmp_path / "no" / "a.mp4", clip(2), 8)
-    with pytest.raises(VideoError, match="no video file"):
+    with pytest.raises(VideoError, match="Expected a video at 'none.mp4', but there is no such file"):
         read_mp4(tmp_path / "none.mp4")
+    with pytest.raises(VideoError, match="but that is a folder; give the file itself"):
+        read_mp4(tmp_path)
     (tmp_path / "text.mp4").write_text("<script>alert(1)</script>")
     with pytest.raises(VideoError, match="not a readable video"):
         read_mp4(tmp_path / "text.mp4")
