@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.files import known_fields, of_kind, parse_object, read_text, write_atomic
+from engine.files import known_fields, of_kind, parse_object, read_object, write_atomic
 
 if TYPE_CHECKING:
     import pandas
@@ -231,7 +231,7 @@ class Calibration:
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Calibration":
         """Read a JSON file; raises `CalibrationError` in one sentence."""
-        return cls.from_json(read_text(path, "a calibration (JSON)", error=CalibrationError))
+        return cls.from_dict(read_object(path, "a calibration file", error=CalibrationError))
 
 
 def check_calibration(value: object) -> None:

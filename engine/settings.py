@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from engine.files import known_fields, of_kind, parse_object, read_text, shown, write_atomic
+from engine.files import known_fields, of_kind, parse_object, read_object, shown, write_atomic
 from engine.notice import Notice, notice
 
 PRECISION_CHOICES = ("dynamic", "nvfp4", "int8", "w4a16", "stock")
@@ -51,7 +51,8 @@ class Policy:
     (2.0 dB to the same weights), with as many of 64 clips right as in FP16. What else was measured, and where these rules
     lose: assets/quality/README.md.
 
-    Raises `PolicyError` (a ValueError) for a value out of range. Values are never clipped in silence.
+    Raises `PolicyError` (a ValueError) for a value out of range and for a field that there is not. Values are never
+    clipped in silence.
     """
 
     precision: str = "dynamic"
@@ -68,6 +69,11 @@ class Policy:
     warmup_steps: int = 3
     protect_last: int = 1
     tuned_steps: int | None = 30
+
+    def __new__(cls, *values: Any, **fields: Any) -> "Policy":
+        # Before the generated __init__, whose TypeError would name nothing that there is.
+        known_fields(fields, set(cls.__dataclass_fields__), "A policy", PolicyError)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -115,7 +121,7 @@ class Policy:
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Policy":
         """Read a JSON file; raises `PolicyError` in one sentence."""
-        return cls.from_json(read_text(path, "a policy (JSON)", limit=100_000, error=PolicyError))
+        return cls.from_dict(read_object(path, "a policy file", limit=100_000, error=PolicyError))
 
 
 def check_policy(value: object) -> None:

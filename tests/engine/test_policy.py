@@ -1,8 +1,10 @@
 """The paper's rules, one by one, on single blocks."""
 
+import copy
 import dataclasses
 import json
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -350,6 +352,22 @@ def test_json_from_strangers(tmp_path):
     with pytest.raises(PolicyError, match="not UTF-8"):
         Policy.load(tmp_path / "p.json")
     assert Policy.from_json(json.dumps({"max_skips": 1})) == Policy(max_skips=1)
+
+
+@pytest.mark.parametrize("make", [lambda **fields: Policy(**fields), lambda **fields: dataclasses.replace(Policy(), **fields)])
+def test_a_field_that_there_is_not_is_one_sentence_with_the_nearest(make):
+    with pytest.raises(PolicyError, match=r"^A policy has no field 'tdc_treshold' \(perhaps tdc_threshold\); its fields are err"):
+        make(tdc_treshold=0.1)
+    assert make(max_skips=1) == pickle.loads(pickle.dumps(Policy(max_skips=1))) == copy.copy(Policy(max_skips=1))
+
+
+def test_a_file_that_is_no_policy_is_named(tmp_path):
+    (tmp_path / "cut.json").write_text(Policy().to_json()[:-3])
+    with pytest.raises(PolicyError, match="^'cut.json' is not a policy file: it is not valid JSON"):
+        Policy.load(tmp_path / "cut.json")
+    (tmp_path / "more.json").write_text('{"speed": 1, "max_skip": 2}')
+    with pytest.raises(PolicyError, match=r"no fields 'max_skip' \(perhaps max_skips\), 'speed'; its fields are"):
+        Policy.load(tmp_path / "more.json")
 
 
 def test_a_policy_cannot_be_changed_in_place():
