@@ -266,22 +266,33 @@ def _map(source, pair, here, signals, change, wish, lang, note, rivals) -> dict[
     note = note or plain(lang, f"lab.view.{wish.view}.what")
     pairs = list(views_of(pair.shown))
     if wish.view == "verdict":
-        note = score(here, signals, wish.policy.error_threshold, note, lang, pair.draft)
+        note = score(source, pair, signals, wish, note, lang)
     return {**out, "versus": ["draft", *[k for k, s in rivals.items() if s is not None]], "against": wish.against,
             "whiches": pairs, "which": wish.which or (pairs[0] if pairs else ""), "note": note, "suggest": telling_cell(here)}
 
 
-def score(here: grids.Grid, signals: grids.Grid, threshold: float, note: str, lang: str, draft: bool = False) -> str:
-    """The note below "was it right?", led by how many of the choices between 4 and 8 bits were; of a draft, an estimate."""
-    from app.look_words import about
+def score(source: Source, pair: Drawn, signals: grids.Grid, wish: Wish, note: str, lang: str) -> str:
+    """The note below "was it right?", led by how many of the choices between 4 and 8 bits were; of a draft, an estimate
+    whose total is the number that the first knob's sentence tells."""
+    from app.look_words import about, counted
 
     if not np.isfinite(signals.error_nvfp4).any():
         return plain(lang, "lab.verdict.none")
-    judged = maps.verdicts(here, signals if grids.same_shape(signals, here) else here, threshold)
-    right = int((judged == maps.V_RIGHT).sum())
-    total = right + int(np.isin(judged, (maps.V_WASTE, maps.V_MISS)).sum())
-    told = about if draft else str
+    right, total = judged(grid_of(pair.shown, wish.which), signals, wish.policy.error_threshold)
+    told = str
+    if pair.draft and pair.shown.meta.replay != "partial":
+        own = source.policy.error_threshold
+        was, before = (judged(grid_of(trace, wish.which), signals, own) for trace in (source.trace, own_replay(source)))
+        share = right / max(1, total) + was[0] / max(1, was[1]) - before[0] / max(1, before[1])
+        total = int(counted(source, pair, wish.which).decided)
+        right, told = round(total * min(max(share, 0.0), 1.0)), about
     return sentences(lang, plain(lang, "lab.verdict.score", right=told(right), total=told(total)) if total else "", note)
+
+
+def judged(grid: grids.Grid, signals: grids.Grid, threshold: float) -> tuple[int, int]:
+    """(right, all) choices between 4 and 8 bits, by the errors measured in `signals`."""
+    found = maps.verdicts(grid, signals if grids.same_shape(signals, grid) else grid, threshold)
+    return int((found == maps.V_RIGHT).sum()), int(np.isin(found, (maps.V_RIGHT, maps.V_WASTE, maps.V_MISS)).sum())
 
 
 def _legend(grid: grids.Grid, change, draft: bool) -> list[list[str]]:

@@ -340,6 +340,16 @@ def test_the_score_of_a_draft_is_an_estimate(source):
     assert re.match(r"≈ \d+ of ≈ \d+ choices right\.", seen(source, Policy(error_threshold=0.12), view="verdict")["map"]["note"])
 
 
+@pytest.mark.parametrize("policy", DRAFTS[:6])
+def test_a_drafts_choices_are_counted_alike_beside_the_knob_and_below_the_map(source, policy):
+    off = apart(source)
+    for run, wish in ((off, policy), (off, off.policy), (source, policy)):
+        answer = seen(run, wish, view="verdict")
+        decided = int(re.search(r"Decides (?:≈ )?(\d+) of", answer["knobs"][0]["says"]).group(1))
+        right, total = (int(n) for n in re.match(r"(?:≈ )?(\d+) of (?:≈ )?(\d+) choices right", answer["map"]["note"]).groups())
+        assert total == decided and 0 <= right <= total
+
+
 def test_a_slower_policy_is_called_slower_and_the_original_is_not_raced_against_itself(source):
     assert pace(1.4) == ("faster", "1.40×", "") and pace(0.92) == ("slower", "1.09×", "warn") and pace(1.001)[1] == "1.00×"
     slow = type(source)(**{**vars(source), "seconds": {"reference": 9.2, "run": 10.0}, "key": "slow"})
