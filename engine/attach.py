@@ -34,7 +34,7 @@ from .policy import Policy, needs_calibration
 from .records import Calibration, check_calibration
 from .refusals import CannotAttach, check_attachable, check_fused
 from .run import OWNER, attachment_of
-from .settings import check_policy
+from .settings import check_policy, unweighed
 
 KEEP = ("auto", "cpu", "device", "none")
 ADALN = ("w4a16", "stock")
@@ -106,6 +106,8 @@ def attach(
                 "engine.calibrate.calibrate(pipe, prompts) once.",
                 stacklevel=2,
             )
+        for sentence in unweighed(policy, calibration):
+            warnings.warn(sentence, stacklevel=2)
     if handle is None:
         _attach(made, progress, packed or {})
     made.calibration = calibration

@@ -138,15 +138,16 @@ def calibrate(
     run.describe(guidance=float(guidance))
     found = fit(run.trace, handle.model_hash)
     adopt(handle, found, keep)
-    return found
+    return handle.calibration
 
 
 def adopt(handle, calibration: Calibration, keep: bool = True) -> Path | None:
-    """Let an attachment use a calibration from now on and, with `keep`, store it in the user's cache too.
+    """Let an attachment use a calibration from now on and, with `keep`, store it in the user's cache too. Weights that
+    the attachment knew stay where the new lines have none.
 
     Returns where it is kept. A cache that cannot be written costs a warning, never what was measured.
     """
-    handle.calibration = calibration
+    handle.calibration = calibration = calibration.weighed_like(handle.calibration)
     if not keep:
         return None
     try:
@@ -164,18 +165,21 @@ def adopt(handle, calibration: Calibration, keep: bool = True) -> Path | None:
 def find_calibration(pipe, known_hash: str) -> Calibration | None:
     """The calibration that belongs to these weights: the user's own in the cache, else the one beside the model.
 
-    One that was fitted on other weights is passed over, and so is a damaged or an empty file.
+    One that was fitted on other weights is passed over, and so is a damaged or an empty file. A user's own that has no
+    measured sensitivity takes that of the other.
     """
     folder = Path(str(getattr(pipe, "name_or_path", "") or ""))
-    for path in (cache_path(known_hash), folder / FILE_NAME):
-        if path.is_file():
-            try:
-                found = Calibration.load(path)
-            except CalibrationError:
-                continue
-            if found.model_hash == known_hash and found.rows:
-                return found
-    return None
+    found = [_readable(path, known_hash) for path in (cache_path(known_hash), folder / FILE_NAME)]
+    present = [one for one in found if one is not None]
+    return present[0].weighed_like(present[-1]) if present else None
+
+
+def _readable(path: Path, known_hash: str) -> Calibration | None:
+    try:
+        found = Calibration.load(path) if path.is_file() else None
+    except CalibrationError:
+        return None
+    return found if found is not None and found.model_hash == known_hash and found.rows else None
 
 
 def load_calibration(path: Path, known_hash: str) -> Calibration:

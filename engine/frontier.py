@@ -25,6 +25,7 @@ from engine.attach import attach
 from engine.calibrate import FILE_NAME, fit
 from engine.records import Calibration, CalibrationError
 from engine.run import record
+from engine.settings import PRESETS
 from engine.shelf import Shelf
 from engine.sweep import Task
 from engine.trace import Trace
@@ -219,7 +220,8 @@ class Bench:
             calibration = self._lines(method)
             if "target_bits" in values:
                 if (method, key) not in self._thresholds:
-                    known = probes.threshold_for_bits(self.probe_traces[:2], values["target_bits"], calibration)
+                    rule = PRESETS["dmpq_sensitive" if method in methods.SENSITIVE else "dmpq"]
+                    known = probes.threshold_for_bits(self.probe_traces[:2], values["target_bits"], calibration, rule)
                     self._thresholds[method, key] = known
                 threshold = self._thresholds[method, key]
         policy = methods.policy_of(method, values, threshold)

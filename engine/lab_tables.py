@@ -9,15 +9,19 @@ import pandas as pd
 from engine import accuracy, agreement, frontier_plot, lab_tasks, methods, recommend, standing, theory
 from engine.calibrate import FILE_NAME, fit
 from engine.files import write_atomic
+from engine.probes import sensitive_lines
 from engine.settings import Policy
 from engine.sweep import setting, write_parquet
 from engine.trace import Trace
+
+SENSITIVITY = "sensitivity.parquet"
 
 
 def write(probes: Sequence[Trace], out: Path, rows_path: Path | None = None) -> None:
     """Everything that follows from the probe traces, and from the frontier's rows where there are some.
 
-    `calibration.json` is the fit to the probes, for the folder of the model.
+    `calibration.json` is the fit to the probes, for the folder of the model, with the layers' weights where the sensitivity
+    map is there.
     """
     limit = Policy().error_threshold
     for name, table in (
@@ -28,7 +32,10 @@ def write(probes: Sequence[Trace], out: Path, rows_path: Path | None = None) -> 
     if rows_path is None:
         return
     rows = pd.read_parquet(rows_path)
-    fit(probes, str(rows["model"].iloc[0])).save(out / FILE_NAME)
+    fitted = fit(probes, str(rows["model"].iloc[0]))
+    if (out / SENSITIVITY).exists():
+        fitted = sensitive_lines(probes, fitted, pd.read_parquet(out / SENSITIVITY))
+    fitted.save(out / FILE_NAME)
     single = rows_path.with_name("defaults.parquet")
     everything = pd.concat([rows, pd.read_parquet(single)], ignore_index=True) if single.exists() else rows
     _save(theory.reuse_gain(everything), out / "theory_reuse.parquet")
@@ -59,7 +66,7 @@ def write_layers(bench, out: Path, count: int) -> None:
         bench.latents(bench.pipe, prompt, seed)
 
     _save(sensitivity.rotation(bench.pipe, call, steps), out / "theory_rotation.parquet")
-    _save(sensitivity.sensitivity(bench.pipe, call, steps), out / "sensitivity.parquet")
+    _save(sensitivity.sensitivity(bench.pipe, call, steps), out / SENSITIVITY)
 
 
 def effects(rows: pd.DataFrame) -> pd.DataFrame:

@@ -24,8 +24,15 @@ def agreement_tasks(
 ) -> list[Task]:
     """`count` random policies, each on `repeats` of the probes' prompts in turn, prompt by prompt."""
     pairs = methods.prompts(prompts, held_out=False)
+
+    def named(policy: Policy) -> str:
+        values = policy.to_dict()
+        if values["weighting"] == "none":  # keys of rows that are stored were made before there was a choice
+            del values["weighting"]
+        return setting(**values)
+
     tasks = [
-        Task(AGREEMENT, setting(**policy.to_dict()), *pairs[(number + turn * prompts // repeats) % prompts], steps, guidance, model)
+        Task(AGREEMENT, named(policy), *pairs[(number + turn * prompts // repeats) % prompts], steps, guidance, model)
         for number, policy in enumerate(agreement.random_policies(count))
         for turn in range(min(repeats, prompts))
     ]

@@ -14,8 +14,8 @@ Lists of (method, setting), in the order in which a sweep that may be cut short 
 
 Our methods are presets of `engine.policy` with some fields replaced; the rest of what they know comes from probes:
 `static_mix` and `static_sensitive` (the paper's rival: one precision per layer, fixed offline, as ViDiT-Q does),
-`dmpq_weighted` and `dmpq_sensitive` (the predicted error weighted by how much the block changes the stream, or by
-how much the model's output minds it). `target_bits` instead of an error threshold means the threshold at which the
+`dmpq_weighted` (the predicted error weighted by how much the block changes the stream) and those of `SENSITIVE` (by how
+much the model's output minds it: `Policy(weighting="sensitivity")`). `target_bits` instead of an error threshold means the threshold at which the
 probes' replay spends that many bits where it computes.
 """
 
@@ -43,8 +43,9 @@ _AHEAD = (
 _LEAN = {"resume": "last_gamma", "purify_to": "int8"}
 
 OURS: Mapping[str, str] = {
-    **{name: name for name in ("fp16", "w4a16", "w4a8", "w4a4", "dmpq", "tdc", "int8_tdc", "dmpq_tdc", "sixbit")},
-    **dict.fromkeys(("static_mix", "static_sensitive", "dmpq_weighted", "dmpq_sensitive"), "dmpq"),
+    **{name: name for name in ("fp16", "w4a16", "w4a8", "w4a4", "dmpq", "dmpq_sensitive", "tdc", "int8_tdc", "dmpq_tdc", "sixbit")},
+    **dict.fromkeys(("static_mix", "dmpq_weighted"), "dmpq"),
+    "static_sensitive": "dmpq_sensitive",
     "dmpq_tdc_sensitive": "dmpq_tdc",
     "sixbit_sensitive": "sixbit",
     "tdc_extrapolated": "tdc",
@@ -58,7 +59,7 @@ CALIBRATED = frozenset(name for name, preset in OURS.items() if PRESETS[preset].
 """Methods that need probe traces, for their fitted lines."""
 
 SENSITIVE = frozenset({"static_sensitive", "dmpq_sensitive", "dmpq_tdc_sensitive", "sixbit_sensitive"})
-"""Methods that also need the measured sensitivity of the layers."""
+"""Methods that weigh by the measured sensitivity of the layers, and need it."""
 
 EXTENSIONS = frozenset({
     "dmpq_weighted", "dmpq_sensitive", "dmpq_tdc_sensitive", "sixbit_sensitive", "tdc_extrapolated", "int8_tdc_extrapolated", "sixbit_lean", "sixbit_extended",
@@ -236,6 +237,8 @@ def chosen(grid: Grid, names: Iterable[str] | None) -> Grid:
 def policy_of(method: str, values: Mapping, error_threshold: float | None = None) -> Policy:
     """The policy of one of our methods. `error_threshold` answers `target_bits`, where the setting has it."""
     fields = {name: value for name, value in values.items() if name != "target_bits"}
+    if method in SENSITIVE:
+        fields["weighting"] = "sensitivity"
     if error_threshold is not None:
         fields["error_threshold"] = error_threshold
     return replace(PRESETS[OURS[method]], **fields)

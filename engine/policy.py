@@ -20,6 +20,9 @@ denoising step t:
 Extensions of ours, each behind a setting whose default is the paper:
 
 * `resume="last_gamma"`: right after a skip the predictor looks at the last computed Γ, instead of INT8 for all.
+* `weighting="sensitivity"`: the error that DMPQ forecasts is the layer's own, and the model's output minds some layers
+  more than others. So Ê is first multiplied by the group's measured weight (`records.Coefficient.weight`), and
+  weight · Ê is compared with error_threshold. What is predicted, and recorded, stays Ê.
 * `purify_to="int8"`: an alarm lifts 4-bit groups to 8 bits and leaves 8-bit ones, where 16 bits buy nothing.
 * `extrapolation` = κ > 0: a skipped block adds Δ₁ + κ·(a/g)·(Δ₁ − Δ₂) instead of Δ₁, where Δ₁ and Δ₂ are its last two
   computed deltas, g steps apart, and Δ₁ is a steps old (`extrapolation_weight`). Deltas that drift in one direction,
@@ -63,12 +66,15 @@ from engine.settings import (
     preset_name,
     purifiable,
     signals_needed,
+    unweighed,
     warnings,
+    weighs,
 )
 
 __all__ = [
     "BREAK_IT", "PRESETS", "RANGES", "Policy", "PolicyError", "advance", "decide", "extrapolation_weight",
-    "needs_calibration", "plan", "preset_name", "purifiable", "purify", "signals_needed", "warnings",
+    "needs_calibration", "plan", "preset_name", "purifiable", "purify", "signals_needed", "unweighed", "warnings", "weigh",
+    "weighs",
 ]  # fmt: skip
 
 # --- The rules, elementwise over numbers or arrays ---------------------------------------------------------------
@@ -89,22 +95,30 @@ def reuse_rules(policy: Policy, state: BlockState, step: Any, steps: Any) -> tup
 
 
 def precision_rules(
-    policy: Policy, state: BlockState, calibrated: Any, predicted: Any
+    policy: Policy, state: BlockState, calibrated: Any, weighed: Any
 ) -> tuple[tuple[Any, str, str, str], ...]:
-    """DMPQ: (holds, precision, decided_by, reason) in order; the first that holds decides a computed block's group."""
+    """DMPQ: (holds, precision, decided_by, reason) in order; the first that holds decides a computed block's group.
+
+    `weighed` is the predicted error as `weigh` returns it.
+    """
     return (
         (state.computed == 0, "int8", "first step", "first step"),
         ((state.consecutive_skips > 0) & (policy.resume == "int8"), "int8", "resume", "resumed after skip"),
         (np.logical_not(calibrated), "int8", "uncalibrated", "uncalibrated"),
-        (~np.isfinite(predicted), "int8", "no signal", "signal not finite"),
-        (predicted > policy.error_threshold, "int8", "predictor", "predicted error above threshold"),
-        (predicted <= policy.error_threshold, "nvfp4", "predictor", "predicted error within threshold"),
+        (~np.isfinite(weighed), "int8", "no signal", "signal not finite"),
+        (weighed > policy.error_threshold, "int8", "predictor", "predicted error above threshold"),
+        (weighed <= policy.error_threshold, "nvfp4", "predictor", "predicted error within threshold"),
     )
 
 
 def predict(alpha: Any, beta: Any, gamma: Any) -> Any:
     """Ê = α·Γ(t−1) + β, the relative error that NVFP4 activations are expected to make."""
     return alpha * gamma + beta
+
+
+def weigh(policy: Policy, predicted: Any, weight: Any) -> Any:
+    """What error_threshold is compared with: Ê, or weight · Ê where the policy weighs by sensitivity."""
+    return weight * predicted if policy.weighting == "sensitivity" else predicted
 
 
 def purifies(policy: Policy, refreshed: Any, low_precision: Any, outlier_ratio: Any) -> Any:
@@ -168,7 +182,8 @@ def _decide_group(policy: Policy, state: BlockState, line: Coefficient | None) -
     if policy.precision != "dynamic":
         return GroupDecision(policy.precision, "policy", forced_reason(policy))
     predicted = predict(line.alpha, line.beta, state.gamma_last) if line else NAN
-    rules = precision_rules(policy, state, line is not None, predicted)
+    weighed = weigh(policy, predicted, line.weight) if line else NAN
+    rules = precision_rules(policy, state, line is not None, weighed)
     _, precision, decided_by, reason = next(rule for rule in rules if rule[0])
     return GroupDecision(precision, decided_by, reason, predicted if decided_by == "predictor" else NAN)
 

@@ -18,6 +18,8 @@ from engine.replay import replay
 from engine.trace import Trace
 
 COLUMNS = ["model", "block", "layer"]
+LEAST_WEIGHT = 1e-3
+"""Of a group whose error does not reach the output at all: it may take 4 bits wherever a prediction lets anything."""
 
 
 def probe_path(folder: Path, number: int) -> Path:
@@ -81,12 +83,15 @@ def weighted_lines(probes: Sequence[Trace], like: Calibration) -> Calibration:
 def sensitive_lines(
     probes: Sequence[Trace], like: Calibration, sensitivity: pd.DataFrame, static: bool = False
 ) -> Calibration:
-    """An extension: the predicted error in units of what it does to the model's output, for what a bit there costs.
+    """The lines with the weights that `Policy(weighting="sensitivity")` multiplies predictions by: what an error of the
+    group does to the model's output, for what a bit there costs.
 
-    A group's line is multiplied by k = s / (ē₄·√MACs), scaled to a MAC-weighted mean of 1: ē₄ is its mean local error,
-    s the relative error of the model's output with this group alone at NVFP4 (`engine.sensitivity`), less what its
-    packed weight does by itself at 16 bits; so k²·e₄² is the squared output error saved per MAC at 8 bits.
+    A group's weight is k = s / (ē₄·√MACs), scaled to a MAC-weighted mean of 1: ē₄ is its mean local error, s the
+    relative error of the model's output with this group alone at NVFP4 (`engine.sensitivity`), less what its packed
+    weight does by itself at 16 bits; so k²·e₄² is the squared output error saved per MAC at 8 bits. A group that was
+    not measured keeps the weight 1.
     `static`: each group's mean error instead of its line (a static sensitivity-sorted mix, ViDiT-Q's idea).
+    Raises ValueError for a table of another model.
     """
     base = mean_lines(probes, like) if static else like
     local = {key: float(np.nanmean(values)) for key, values in _stacked(probes, "error_nvfp4").items()}
@@ -98,16 +103,21 @@ def sensitive_lines(
         excess = max(mean[(*key, "nvfp4")] - mean[(*key, "w4a16")], 0.01 * mean[(*key, "nvfp4")])
         return float(np.sqrt(excess / macs[key])) / max(local[key], 1e-12)
 
-    keys = [key for key in base.rows if (*key, "nvfp4") in mean.index and key in local]
+    keys = [
+        key for key in base.rows
+        if (*key, "nvfp4") in mean.index and np.isfinite(local.get(key, np.nan)) and macs.get(key, 0.0) > 0
+    ]
     if not keys:
         raise ValueError("The sensitivity table is of another model: none of the calibrated groups is in it.")
     weights = {key: weight(key) for key in keys}
     middle = sum(weights[key] * macs[key] for key in keys) / sum(macs[key] for key in keys)
+    if not middle > 0:
+        raise ValueError("No group at 4 bits changes the model's output, so there is nothing to weigh.")
     rows = {
-        key: line._replace(alpha=line.alpha * weights.get(key, middle) / middle, beta=line.beta * weights.get(key, middle) / middle)
+        key: line._replace(weight=max(weights[key] / middle, LEAST_WEIGHT) if key in weights else 1.0)
         for key, line in base.rows.items()
     }
-    return replace(like, rows=rows, created_by="weighted by sensitivity")
+    return replace(like, rows=rows)
 
 
 def threshold_for_bits(

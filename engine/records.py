@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.files import known_fields, of_kind, parse_object, read_object, write_atomic
@@ -115,12 +115,24 @@ class BlockState:
 
 
 class Coefficient(NamedTuple):
-    """The fitted line of one group: predicted e₄ = `alpha`·Γ(t−1) + `beta`, with its R² and sample count."""
+    """The fitted line of one group: predicted e₄ = `alpha`·Γ(t−1) + `beta`, with its R² and sample count.
+
+    `weight` is what an error of this group does to the model's output, for what a bit there costs (`engine.probes`):
+    MAC-weighted mean 1 over the groups, and 1 where it was not measured.
+    """
 
     alpha: float
     beta: float
     r2: float
     samples: int
+    weight: float = 1.0
+
+    def row(self) -> dict:
+        """Plain values; the weight is left out where it says nothing, so that older files keep their hash."""
+        values = self._asdict()
+        if self.weight == 1.0:
+            del values["weight"]
+        return values
 
 
 class CalibrationError(ValueError):
@@ -129,7 +141,8 @@ class CalibrationError(ValueError):
 
 @dataclass(frozen=True)
 class Calibration:
-    """One (α, β, R²) per group of each block of one model, fitted offline at one step count and guidance.
+    """One (α, β, R²), and a weight where it was measured, per group of each block of one model, fitted offline at one
+    step count and guidance.
 
     `rows` maps (model component, block, group) to its line. `model_hash` names the weights it was fitted on.
     """
@@ -148,12 +161,29 @@ class Calibration:
         del document["created_by"]
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
+    @property
+    def weighed(self) -> bool:
+        """Whether the groups' sensitivity was measured: some weight is not 1."""
+        return any(line.weight != 1.0 for line in self.rows.values())
+
+    def weighed_like(self, other: "Calibration | None") -> "Calibration":
+        """These lines with the weights of `other`, where these have none and both are of the same model's weights.
+
+        Sensitivity takes far longer to measure than lines do, and lines fitted anew do not change it.
+        """
+        if self.weighed or other is None or not other.weighed or other.model_hash != self.model_hash:
+            return self
+        rows = {
+            key: line._replace(weight=other.rows[key].weight) if key in other.rows else line for key, line in self.rows.items()
+        }
+        return replace(self, rows=rows)
+
     def for_block(self, model: str, block: int) -> dict[str, Coefficient]:
         """The lines of one block's groups; a group without one is absent (uncalibrated)."""
         return {group: line for (name, index, group), line in self.rows.items() if (name, index) == (model, block)}
 
     def table(self) -> "pandas.DataFrame":
-        """One row per group: model, block, group, alpha, beta, r2, samples."""
+        """One row per group: model, block, group, alpha, beta, r2, samples, weight."""
         import pandas
 
         columns = ["model", "block", "group", *Coefficient._fields]
@@ -169,7 +199,7 @@ class Calibration:
             "prompts": self.prompts,
             "created_by": self.created_by,
             "rows": [
-                {"model": model, "block": block, "group": group, **line._asdict()}
+                {"model": model, "block": block, "group": group, **line.row()}
                 for (model, block, group), line in self.rows.items()
             ],
         }
@@ -200,12 +230,17 @@ class Calibration:
             _check(row, "samples", int, 0)
             for name in ("alpha", "beta", "r2"):
                 _check(row, name, float)
+            weight = row.get("weight", 1.0)
+            _check({"weight": weight}, "weight", float)
+            if weight <= 0:
+                raise CalibrationError(f"The calibration's weight must be above 0, got {weight!r}; calibrate again.")
             key = (row["model"], row["block"], row["group"])
             if key in rows:
                 raise CalibrationError(
                     f"The calibration lists block {key[1]}, group {key[2]!r} twice; calibrate again."
                 )
-            rows[key] = Coefficient(float(row["alpha"]), float(row["beta"]), float(row["r2"]), row["samples"])
+            numbers = (float(row[name]) for name in ("alpha", "beta", "r2"))
+            rows[key] = Coefficient(*numbers, row["samples"], float(weight))
         return cls(
             model_hash=document["model_hash"],
             steps=document["steps"],

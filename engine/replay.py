@@ -65,7 +65,7 @@ def lay_out(trace: Trace) -> LaidOut:
 def replay(trace: Trace, policy: Policy, calibration: Calibration | None = None, laid_out: LaidOut | None = None) -> Trace:
     """Decide `trace` anew under `policy`; same rows, same schema, `meta.replay` says how much to believe.
 
-    `calibration` replaces the recording's own α and β. Signals are NaN where the replayed policy skips, as in a real
+    `calibration` replaces the recording's own α, β and weights. Signals are NaN where the replayed policy skips, as in a real
     run; `milliseconds` stay where the cell's decisions are unchanged. Measured errors and samples are kept.
     `laid_out` is `lay_out(trace)`, for a caller who replays one trace many times.
     Raises ValueError for arguments of another kind and a trace that is itself a replay, and TraceError for one that
@@ -160,12 +160,12 @@ def _decide_groups(
 ) -> _Groups:
     """Nothing here feeds back into later steps, so all steps are decided at once."""
     state = BlockState(*(value[:, :, None] for value in _values(reuse.state)))
-    alpha, beta = _lines(grid, calibration)
+    alpha, beta, weight = _lines(grid, calibration)
     shape = (*grid.shape, len(grid.groups))
     dynamic = policy.precision == "dynamic"
     predicted = np.broadcast_to(rules.predict(alpha, beta, state.gamma_last), shape)
     if dynamic:
-        table = rules.precision_rules(policy, state, ~np.isnan(alpha), predicted)
+        table = rules.precision_rules(policy, state, ~np.isnan(alpha), rules.weigh(policy, predicted, weight))
     else:
         table = ((True, policy.precision, "policy", rules.forced_reason(policy)),)
     # The predictor's input is unknown: INT8, as wherever the engine has no Γ.
@@ -212,13 +212,13 @@ def _first(table: tuple, words: tuple[str, ...], otherwise: str) -> np.ndarray:
 
 
 def _lines(grid: Grid, calibration: Calibration | None) -> np.ndarray:
-    """α and β, stacked, over (row, group); NaN where a group is not calibrated."""
+    """α, β and weight, stacked, over (row, group); NaN where a group is not calibrated."""
     known = calibration.rows if calibration else {}
-    lines = np.full((2, grid.shape[1], len(grid.groups)), NAN)
+    lines = np.full((3, grid.shape[1], len(grid.groups)), NAN)
     for row, (model, block) in enumerate(zip(grid.models, grid.blocks, strict=True)):
         for g, group in enumerate(grid.groups):
             if line := known.get((model, block, group)):
-                lines[:, row, g] = line.alpha, line.beta
+                lines[:, row, g] = line.alpha, line.beta, line.weight
     return lines
 
 

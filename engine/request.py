@@ -17,7 +17,7 @@ from engine import advice, vocabulary
 from engine.files import shown
 from engine.notice import Notice, notice
 from engine.records import check_calibration
-from engine.settings import Policy, check_policy, needs_calibration, out_of_range
+from engine.settings import Policy, check_policy, needs_calibration, out_of_range, unweighed
 from engine.settings import warnings as policy_warnings
 
 EMBEDDED_DEFAULTS = {"steps": 30, "guidance": 3.0}
@@ -88,7 +88,8 @@ def check(
         said.append(notice("negative_idle", "The negative prompt does nothing at guidance {guidance}; it takes effect "
                            "above 1.", guidance=f"{guidance:g}"))
     if needs_calibration(policy):
-        said += _calibration_warnings(calibration or owner.calibration, steps, guidance)
+        known = calibration or owner.calibration
+        said += [*_calibration_warnings(known, steps, guidance), *unweighed(policy, known)]
     if embedded and (frames, height, width) != (vocabulary.FRAMES, vocabulary.SIZE, vocabulary.SIZE):
         said.append(notice(
             "other_size", "This model was trained on {trained} frames of {size}×{size}; at {frames} frames of "

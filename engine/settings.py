@@ -12,11 +12,13 @@ from typing import Any
 
 from engine.files import known_fields, of_kind, parse_object, read_object, shown, write_atomic
 from engine.notice import Notice, notice
+from engine.records import Calibration
 
 PRECISION_CHOICES = ("dynamic", "nvfp4", "int8", "w4a16", "stock")
 GAP_CHOICES = ("linear", "sqrt", "none")
 RESUME_CHOICES = ("int8", "last_gamma")
 PURIFY_CHOICES = ("w4a16", "int8")
+WEIGHTING_CHOICES = ("none", "sensitivity")
 
 RANGES: Mapping[str, tuple[float, float]] = {
     "error_threshold": (0.0, 1.0),
@@ -39,11 +41,12 @@ class Policy:
     """Everything that a person can set. The defaults are the full method, the preset `sixbit`.
 
     * precision: "dynamic" (DMPQ) or one forced precision; "stock" is the model's own 16-bit weights and code.
-    * error_threshold: the largest predicted relative error that NVFP4 may make (0 to 1).
+    * error_threshold: the largest predicted relative error that NVFP4 may make (0 to 1), as `weighting` weighs it.
     * tdc, tdc_threshold, max_skips, warmup_steps, protect_last, gap: block reuse; thresholds are relative drift.
     * pdr, outlier_threshold: 16 bits for groups with r above it, in blocks that refresh the cache.
     * resume: what decides right after a skip.
-    * purify_to, extrapolation: our extensions to PDR and TDC, off by default ("w4a16", 0); see `engine.policy`.
+    * purify_to, extrapolation, weighting: our extensions to PDR, TDC and DMPQ, off by default ("w4a16", 0, "none"); see
+      `engine.policy`.
     * tuned_steps: the number of steps that tdc_threshold was tuned at; None: not tuned.
 
     The default thresholds were measured on the embedded model at its 30 steps: there 0.092 is the smallest multiple of
@@ -66,6 +69,7 @@ class Policy:
     resume: str = "int8"
     purify_to: str = "w4a16"
     extrapolation: float = 0.0
+    weighting: str = "none"
     warmup_steps: int = 3
     protect_last: int = 1
     tuned_steps: int | None = 30
@@ -77,7 +81,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         for name, choices in (
-            ("precision", PRECISION_CHOICES), ("gap", GAP_CHOICES), ("resume", RESUME_CHOICES), ("purify_to", PURIFY_CHOICES)
+            ("precision", PRECISION_CHOICES), ("gap", GAP_CHOICES), ("resume", RESUME_CHOICES), ("purify_to", PURIFY_CHOICES),
+            ("weighting", WEIGHTING_CHOICES),
         ):  # fmt: skip
             _one_of(name, getattr(self, name), choices)
         for name in ("tdc", "pdr"):
@@ -163,12 +168,14 @@ PRESETS: Mapping[str, Policy] = {
     "w4a8": Policy(precision="int8", **_NO_REUSE),
     "w4a4": Policy(precision="nvfp4", **_NO_REUSE),
     "dmpq": Policy(**_NO_REUSE),
+    "dmpq_sensitive": Policy(weighting="sensitivity", error_threshold=0.055, **_NO_REUSE),
     "tdc": Policy(precision="stock", pdr=False),
     "dmpq_tdc": Policy(pdr=False),
     "sixbit": Policy(),
     "int8_tdc": Policy(precision="int8", pdr=False),
 }
-"""The paper's ablation; `int8_tdc` is what a CPU or a card without FP4 tensor cores should use."""
+"""The paper's ablation and `dmpq_sensitive`, an extension of ours: `dmpq` weighed by measured sensitivity, with the
+threshold that gives 6.0 bits on the embedded model. `int8_tdc` is what a CPU or a card without FP4 tensor cores should use."""
 
 BREAK_IT = Policy(precision="nvfp4", tdc_threshold=1.0, max_skips=6, pdr=False, warmup_steps=1, protect_last=0)
 """Loose reuse of noisy deltas, to see what the limits protect from. No preset: not for use."""
@@ -177,6 +184,21 @@ BREAK_IT = Policy(precision="nvfp4", tdc_threshold=1.0, max_skips=6, pdr=False, 
 def needs_calibration(policy: Policy) -> bool:
     """Whether the policy asks the predictor; uncalibrated, it would run INT8 everywhere."""
     return policy.precision == "dynamic"
+
+
+def weighs(policy: Policy) -> bool:
+    """Whether the policy compares weight · Ê with its error threshold, instead of Ê itself."""
+    return policy.precision == "dynamic" and policy.weighting == "sensitivity"
+
+
+def unweighed(policy: Policy, calibration: Calibration | None) -> list[Notice]:
+    """The sentence for a policy that weighs by weights which the calibration does not have; none without a calibration,
+    where there is a louder one."""
+    if not weighs(policy) or calibration is None or not calibration.rows or calibration.weighed:
+        return []
+    return [notice(
+        "unweighed", "This policy weighs errors by measured sensitivity, but this model's was never measured, so every "
+        "weight is 1; run `python -m engine calibrate --sensitivity` once.")]
 
 
 def signals_needed(policy: Policy) -> frozenset[str]:

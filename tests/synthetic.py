@@ -70,11 +70,12 @@ def signals(
 
 
 def calibration(drawn: Signals, steps: int, model: str = "transformer", guidance: float = 5.0) -> Calibration:
-    """The lines that the signals were drawn around."""
-    rng = np.random.default_rng(len(drawn.groups))
+    """The lines that the signals were drawn around, each with a weight, which only policies that weigh look at."""
+    rng, heavy = np.random.default_rng(len(drawn.groups)), np.random.default_rng(7)
     rows = {
         (model, block, group): Coefficient(
-            float(drawn.alpha[block, g]), float(drawn.beta[block, g]), float(rng.uniform(0.05, 0.95)), 4 * steps
+            float(drawn.alpha[block, g]), float(drawn.beta[block, g]), float(rng.uniform(0.05, 0.95)), 4 * steps,
+            float(heavy.lognormal(0, 0.5)),
         )
         for block in range(drawn.alpha.shape[0])
         for g, group in enumerate(drawn.groups)

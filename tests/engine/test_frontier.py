@@ -8,6 +8,7 @@ import torch
 
 from engine import lab_tasks, methods, probes, sensitivity, sweep
 from engine.frontier import Bench
+from engine.policy import Policy
 from tests import pipelines
 
 STEPS, GUIDANCE = 6, 5.0
@@ -54,6 +55,9 @@ def test_every_first_setting_of_the_frontier_runs(bench):
     assert math.inf > rows["w4a8"]["psnr_same_weights"] > rows["w4a8"]["psnr"]
     assert rows["tdc"]["psnr_same_weights"] == rows["tdc"]["psnr"] and "psnr_same_weights" not in rows["smoothquant_w8a8"]
     assert rows["w4a8_first_block_cache"]["bits_computed"] == 8
+    for name in ("dmpq_sensitive", "static_sensitive"):
+        assert Policy.from_json(rows[name]["policy"]).weighting == "sensitivity"
+        assert rows[name]["bits_computed"] <= 6.3 and 0 < rows[name]["error_threshold"] < 1
     assert rows["mag_cache"]["bits"] == pytest.approx(16 * (1 - rows["mag_cache"]["skipped"]))
 
 

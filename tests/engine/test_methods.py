@@ -1,11 +1,13 @@
 """The lists of the quality lab: balanced prompts, tasks in a fair order, policies that exist."""
 
 from collections import Counter
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from engine import methods, vocabulary
-from engine.policy import Policy
+from engine import lab_tasks, methods, vocabulary
+from engine.policy import Policy, weighs
 
 
 def test_prompts_are_held_out_balanced_and_stable():
@@ -42,6 +44,23 @@ def test_every_setting_of_ours_is_a_policy(grid):
 def test_what_runs_first_and_what_runs_on_more_prompts_are_parts_of_the_published_sweep(part):
     pairs = {(n, str(v)) for grid in (methods.FRONTIER, methods.EXTENDED) for n, settings in grid.items() for v in settings}
     assert {(name, str(values)) for name, settings in part.items() for values in settings} <= pairs
+
+
+def test_rows_that_are_stored_keep_their_keys():
+    """A setting that a policy gains later must not make a sweep run everything again."""
+    folder = Path(__file__).parents[2] / "assets" / "quality"
+    agreed = pd.read_parquet(folder / "replay_agreement.parquet", columns=["key", "model"])
+    model = agreed["model"].iloc[0]
+    assert set(agreed["key"]) == {task.key for task in lab_tasks.agreement_tasks(50, 8, 30, 3.0, model, repeats=2)}
+    swept = pd.read_parquet(folder / "frontier.parquet", columns=["key"])
+    pairs = methods.prompts(64)
+    assert set(swept["key"]) <= {task.key for grid in methods.GRIDS.values() for task in methods.tasks(grid, pairs, 30, 3.0, model)}
+
+
+def test_methods_by_sensitivity_weigh():
+    for method in methods.OURS:
+        assert weighs(methods.policy_of(method, {"target_bits": 6.0}, 0.05)) == (method in methods.SENSITIVE), method
+    assert methods.policy_of("dmpq_sensitive", {}) == Policy.preset("dmpq_sensitive")
 
 
 def test_target_bits_become_a_threshold():

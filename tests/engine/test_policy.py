@@ -20,8 +20,10 @@ from engine.policy import (
     plan,
     preset_name,
     purify,
+    unweighed,
+    weighs,
 )
-from engine.records import BLOCK_REASONS, DECIDED_BY, GROUP_REASONS, BlockState, Coefficient
+from engine.records import BLOCK_REASONS, DECIDED_BY, GROUP_REASONS, BlockState, Calibration, Coefficient
 from engine.settings import RANGES, needs_calibration, signals_needed, warnings
 
 FLAT = {"qkv": Coefficient(0.0, 0.05, 0.0, 9), "down": Coefficient(1.0, 0.0, 0.9, 9)}
@@ -151,6 +153,38 @@ def test_an_error_equal_to_the_threshold_is_within_it():
     assert middle(Policy(error_threshold=0.05, tdc=False), state()).groups["qkv"].precision == "nvfp4"
 
 
+@pytest.mark.parametrize(
+    "weighting, weight, precision",
+    [("none", 9.0, "nvfp4"), ("sensitivity", 1.0, "nvfp4"), ("sensitivity", 2.0, "nvfp4"), ("sensitivity", 2.1, "int8"),
+     ("sensitivity", 0.5, "nvfp4")],
+)  # fmt: skip
+def test_a_policy_that_weighs_compares_weight_times_error_and_records_the_error(weighting, weight, precision):
+    lines = {"qkv": Coefficient(0.0, 0.05, 0.0, 9, weight)}
+    group = middle(Policy(error_threshold=0.1, tdc=False, weighting=weighting), state(), lines).groups["qkv"]
+    assert (group.precision, group.predicted_error, group.decided_by) == (precision, 0.05, "predictor")
+    assert group.reason == f"predicted error {'above' if precision == 'int8' else 'within'} threshold"
+
+
+def test_weights_are_of_no_account_where_nothing_is_predicted():
+    heavy = {"qkv": Coefficient(0.0, 0.05, 0.0, 9, 100.0), "down": None}
+    policy = Policy(tdc=False, weighting="sensitivity")
+    first = decide(policy, BlockState(), 0, 30, heavy).groups
+    assert {group.reason for group in first.values()} == {"first step"}
+    broken = middle(policy, state(gamma_last=NAN), heavy).groups
+    assert [group.reason for group in broken.values()] == ["signal not finite", "uncalibrated"]
+    assert not weighs(Policy(precision="nvfp4", weighting="sensitivity"))
+
+
+def test_weighing_without_weights_is_said():
+    rows = {("transformer", 0, name): line for name, line in FLAT.items()}
+    plain = Calibration("abc", 30, 3.0, rows)
+    measured = Calibration("abc", 30, 3.0, {**rows, ("transformer", 1, "qkv"): Coefficient(0.0, 0.1, 0.0, 9, 1.5)})
+    sentence, = unweighed(PRESETS["dmpq_sensitive"], plain)
+    assert "calibrate --sensitivity" in sentence and sentence.count(". ") == 0
+    assert unweighed(PRESETS["dmpq_sensitive"], measured) == unweighed(PRESETS["dmpq"], plain) == []
+    assert unweighed(PRESETS["dmpq_sensitive"], None) == []
+
+
 def test_a_negative_slope_is_taken_as_fitted():
     line = {"qkv": Coefficient(-1.0, 0.3, 0.5, 9)}
     policy = Policy(error_threshold=0.15, tdc=False)
@@ -271,12 +305,16 @@ def test_decisions_are_plain_python():
 # --- Settings
 
 
-def test_presets_are_the_papers_ablation():
-    assert list(PRESETS) == ["fp16", "w4a16", "w4a8", "w4a4", "dmpq", "tdc", "dmpq_tdc", "sixbit", "int8_tdc"]
+def test_presets_are_the_papers_ablation_and_one_of_ours():
+    papers = ["fp16", "w4a16", "w4a8", "w4a4", "dmpq", "tdc", "dmpq_tdc", "sixbit", "int8_tdc"]
+    assert [name for name in PRESETS if name != "dmpq_sensitive"] == papers
+    assert {p.weighting for name, p in PRESETS.items() if name in papers} == {"none"} == {BREAK_IT.weighting}
+    ours = PRESETS["dmpq_sensitive"]
+    assert weighs(ours) and dataclasses.replace(ours, weighting="none", error_threshold=0.092) == PRESETS["dmpq"]
     assert Policy.preset("sixbit") == Policy() and preset_name(Policy()) == "sixbit"
     assert preset_name(Policy(max_skips=1)) is None
     assert Policy.preset("fp16").precision == "stock" and not Policy.preset("fp16").tdc
-    assert [name for name, p in PRESETS.items() if needs_calibration(p)] == ["dmpq", "dmpq_tdc", "sixbit"]
+    assert [name for name, p in PRESETS.items() if needs_calibration(p)] == ["dmpq", "dmpq_sensitive", "dmpq_tdc", "sixbit"]
     with pytest.raises(PolicyError, match="preset must be one of 'fp16', .*'int8_tdc'; got 'sixbits'"):
         Policy.preset("sixbits")
 
@@ -297,7 +335,7 @@ def test_out_of_range_values_name_field_value_and_range(name):
 
 @pytest.mark.parametrize(
     "change",
-    [{"precision": "fp4"}, {"gap": "log"}, {"resume": ""}, {"tdc": 1}, {"pdr": "yes"}, {"precision": None},
+    [{"precision": "fp4"}, {"gap": "log"}, {"weighting": "yes"}, {"weighting": True}, {"resume": ""}, {"tdc": 1}, {"pdr": "yes"}, {"precision": None},
      {"max_skips": 1.5}, {"warmup_steps": "<script>" * 1000}],
 )  # fmt: skip
 def test_wrong_kinds_are_refused_in_a_short_sentence(change):
@@ -352,6 +390,8 @@ def test_json_from_strangers(tmp_path):
     with pytest.raises(PolicyError, match="not UTF-8"):
         Policy.load(tmp_path / "p.json")
     assert Policy.from_json(json.dumps({"max_skips": 1})) == Policy(max_skips=1)
+    older = {name: value for name, value in Policy().to_dict().items() if name != "weighting"}
+    assert Policy.from_json(json.dumps(older)) == Policy()
 
 
 @pytest.mark.parametrize("make", [lambda **fields: Policy(**fields), lambda **fields: dataclasses.replace(Policy(), **fields)])

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_lines_of_a_block_and_the_table(fitted):
     assert isinstance(lines["qkv"], Coefficient)
     assert fitted.for_block("transformer", 99) == {} == fitted.for_block("other", 1)
     table = fitted.table()
-    assert list(table.columns) == ["model", "block", "group", "alpha", "beta", "r2", "samples"]
+    assert list(table.columns) == ["model", "block", "group", "alpha", "beta", "r2", "samples", "weight"]
     assert len(table) == 12
 
 
@@ -90,13 +91,39 @@ def test_a_false_calibration_gets_one_sentence(fitted, change, said):
 
 
 @pytest.mark.parametrize(
-    "change", [{"alpha": float("nan")}, {"block": -1}, {"samples": 1.5}, {"group": 7}, {"odd": 1}, {"beta": "0.1"}]
+    "change",
+    [
+        {"alpha": float("nan")}, {"block": -1}, {"samples": 1.5}, {"group": 7}, {"odd": 1}, {"beta": "0.1"},
+        {"weight": 0}, {"weight": -1.0}, {"weight": float("inf")}, {"weight": float("nan")}, {"weight": None}, {"weight": True},
+    ],  # fmt: skip
 )
 def test_a_false_row_gets_one_sentence(fitted, change):
     document = fitted.to_dict()
     document["rows"][2].update(change)
-    with pytest.raises(CalibrationError):
+    with pytest.raises(CalibrationError) as raised:
         Calibration.from_json(json.dumps(document))
+    assert next(iter(change)) in str(raised.value) and str(raised.value).count(". ") == 0
+
+
+def test_weights_that_say_nothing_are_not_written_so_that_older_files_keep_their_hash(fitted):
+    plain = replace(fitted, rows={key: line._replace(weight=1.0) for key, line in fitted.rows.items()})
+    assert fitted.weighed and not plain.weighed and fitted.hash != plain.hash
+    document = plain.to_dict()
+    assert all(set(row) == {"model", "block", "group", "alpha", "beta", "r2", "samples"} for row in document["rows"])
+    assert Calibration.from_dict(document) == plain  # a file from before there were weights
+    document["rows"][1]["weight"] = 2
+    assert Calibration.from_dict(document).rows["transformer", 0, "out"].weight == 2.0
+
+
+def test_lines_without_weights_take_those_of_the_same_model_and_keep_their_own_otherwise(fitted):
+    plain = replace(fitted, rows={key: line._replace(weight=1.0, beta=0.3) for key, line in fitted.rows.items()})
+    lent = plain.weighed_like(fitted)
+    assert all(line.weight == fitted.rows[key].weight and line.beta == 0.3 for key, line in lent.rows.items())
+    assert plain.weighed_like(None) is plain and plain.weighed_like(plain) is plain
+    assert plain.weighed_like(replace(fitted, model_hash="other")) is plain
+    assert fitted.weighed_like(lent) is fitted
+    few = replace(fitted, rows=dict(list(fitted.rows.items())[:2]))
+    assert sum(line.weight != 1.0 for line in plain.weighed_like(few).rows.values()) == 2
 
 
 def test_a_group_listed_twice_is_refused(fitted):

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,7 @@ def random_policy(rng: np.random.Generator, most_skips: int = 5, **fixed) -> Pol
         "resume": rng.choice(["int8", "last_gamma"]).item(),
         "purify_to": rng.choice(["w4a16", "int8"]).item(),
         "extrapolation": float(rng.choice([0.0, 0.8])),
+        "weighting": rng.choice(["none", "sensitivity"]).item(),
         "warmup_steps": int(rng.integers(0, 8)),
         "protect_last": int(rng.integers(0, 5)),
     }
@@ -97,6 +99,42 @@ def test_exact_after_a_file(tmp_path):
     again = replay(loaded, Policy.from_dict(loaded.meta.policy))
     assert again.meta.replay == "exact"
     assert_same_rows(trace, again)
+
+
+def test_weights_move_decisions_but_not_predictions_and_replay_exactly():
+    probe, plain, weighing = probe_trace(), Policy(tdc=False), Policy(tdc=False, weighting="sensitivity", error_threshold=0.12)
+    a, b = (replay(probe, replace(policy, error_threshold=0.12)) for policy in (plain, weighing))
+    pd.testing.assert_series_equal(a.layers["predicted_error"], b.layers["predicted_error"])
+    weight = np.array([probe.meta.calibration.rows[key].weight
+                       for key in zip(*(b.layers[name] for name in ("model", "block", "layer")), strict=True)])  # fmt: skip
+    seen = b.layers["decided_by"] == "predictor"
+    above = b.layers["predicted_error"] * weight > 0.12
+    assert (b.layers["precision"][seen] == np.where(above[seen], "int8", "nvfp4")).all()
+    assert (a.layers["precision"] != b.layers["precision"]).sum() > 100
+    run = live_trace(weighing)
+    assert replay(run, weighing).meta.replay == "exact" and replay(run, plain).meta.replay == "open loop"
+
+
+def test_a_trace_from_before_there_were_weights_replays_exactly(tmp_path):
+    lines = meta({}, signals(), 30, 0).calibration
+    lines = replace(lines, rows={key: line._replace(weight=1.0) for key, line in lines.rows.items()})
+    trace = live_trace(Policy(), drawn=signals(), lines=lines)
+    older = trace.with_meta(policy={name: value for name, value in trace.meta.policy.items() if name != "weighting"})
+    older.save(tmp_path / "run.parquet")
+    loaded = Trace.load(tmp_path / "run.parquet")
+    policy = Policy.from_dict(loaded.meta.policy)
+    assert policy == Policy() and replay(loaded, policy).meta.replay == "exact"
+    # Without weights a policy that weighs decides as one that does not.
+    weighing = replay(loaded, replace(policy, weighting="sensitivity"))
+    assert weighing.meta.replay == "exact"
+    assert_same_rows(loaded, weighing)
+
+
+@pytest.mark.parametrize("slug", ["sunset-star", "gray-circle"])
+def test_recordings_from_before_there_were_weights_replay_exactly(slug):
+    trace = Trace.load(Path(__file__).parents[2] / "assets" / "recordings" / slug / "run.parquet")
+    assert "weighting" not in trace.meta.policy and not trace.meta.calibration.weighed
+    assert replay(trace, Policy.from_dict(trace.meta.policy)).meta.replay == "exact"
 
 
 def test_uncalibrated_groups_replay_exactly_too():
