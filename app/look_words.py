@@ -55,6 +55,8 @@ def counted(source, pair, which: str = "") -> Counts:
     most = {"decided": now.calls, "four": now.calls, "skipped": now.cells, "alarms": now.calls}
     moved = {name: getattr(was, name) + getattr(now, name) - getattr(before, name) if getattr(now, name) else 0 for name in most}
     moved = {name: min(max(count, 0), most[name]) for name, count in moved.items()}
+    if not pair.shown.meta.policy.get("tdc"):             # without skips, who decides hangs on nothing measured
+        moved["decided"] = now.decided
     moved["four"] = min(moved["four"], moved["decided"])
     return now._replace(**moved, computed=now.calls - moved["skipped"] * (now.calls // max(1, now.cells)))
 
@@ -161,7 +163,7 @@ def expected(source, pair, policy: Policy, measured: Totals) -> Totals:
     """A draft's figures: what was measured, plus what the policy changes from estimate to estimate, so that an error
     that both estimates share drops out. What the policy alone settles (no reuse, one precision) is taken as it is."""
     before, after = totals(own_replay(source)), totals(pair.shown)
-    settled = {"skipped": not after.skipped, "predictor": not after.predictor, "bits": fixed(policy), "bits_computed": fixed(policy)}
+    settled = {"skipped": not after.skipped, "predictor": not after.predictor or not policy.tdc, "bits": fixed(policy), "bits_computed": fixed(policy)}
     most = {"bits": 16.0, "bits_computed": 16.0, "skipped": 1.0, "predictor": 1.0}
     moved = {name: float(np.clip(getattr(measured, name) + getattr(after, name) - getattr(before, name), 0.0, top)) for name, top in most.items()}
     return Totals(**{name: getattr(after, name) if settled[name] else moved[name] for name in most})

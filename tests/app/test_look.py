@@ -350,6 +350,13 @@ def test_a_drafts_choices_are_counted_alike_beside_the_knob_and_below_the_map(so
         assert total == decided and 0 <= right <= total
 
 
+def test_without_skips_the_predictor_decides_all_but_the_first_step(source):
+    off = apart(source)
+    says = seen(off, Policy.preset("dmpq"))["knobs"][0]["says"]
+    decided, calls = map(int, re.search(r"Decides ≈ (\d+) of (\d+)", says).groups())
+    assert decided == calls * 29 // 30
+
+
 def test_a_slower_policy_is_called_slower_and_the_original_is_not_raced_against_itself(source):
     assert pace(1.4) == ("faster", "1.40×", "") and pace(0.92) == ("slower", "1.09×", "warn") and pace(1.001)[1] == "1.00×"
     slow = type(source)(**{**vars(source), "seconds": {"reference": 9.2, "run": 10.0}, "key": "slow"})
