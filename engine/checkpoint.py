@@ -21,11 +21,11 @@ from pathlib import Path
 from engine.families import MODEL_SLOTS
 from engine.files import read_object, shown
 from engine.folder import PACKED, LoadError, check_folder, header
+from engine.linear import FIELDS
 
 KIND = "6bit-packed-checkpoint"
 VERSION = 1
 SHARD_BYTES = 2_000_000_000
-FIELDS = ("codes", "scales", "tensor_scale", "int8_scale")
 REST = "rest"
 
 

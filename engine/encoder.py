@@ -14,10 +14,11 @@ from torch import nn
 
 from kernels import PackedWeight, pack_weight, packed_nbytes, quantized_linear
 
+from .linear import held, hold, stand_in
+
 SLOT = "text_encoder"
 CLASSES = ("T5EncoderModel", "UMT5EncoderModel")
 CHOICES = ("stock", "w4a16")
-_FIELDS = ("codes", "scales", "tensor_scale", "int8_scale")
 
 
 class PackedLinear(nn.Linear):
@@ -25,13 +26,13 @@ class PackedLinear(nn.Linear):
 
     @property
     def weight(self) -> torch.Tensor:
-        """A stand-in of the right shape, dtype and device that takes no memory: T5 asks for the dtype."""
-        return self.like.new_zeros(()).expand(self.out_features, self.in_features)
+        """A stand-in: T5 asks for the dtype."""
+        return stand_in(self)
 
     @property
     def packed(self) -> PackedWeight:
         """The weight, on the layer's device."""
-        return PackedWeight(*(getattr(self, name) for name in _FIELDS), (self.out_features, self.in_features), self._hadamard)
+        return held(self, (self.out_features, self.in_features), self._hadamard)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x (…, K) -> (…, N) in x.dtype."""
@@ -74,8 +75,7 @@ def _adopt(linear: nn.Linear, made: PackedWeight, dtype: torch.dtype) -> None:
     del linear._parameters["weight"]
     linear.__class__ = PackedLinear
     linear.__dict__["_hadamard"] = made.hadamard
-    for name in _FIELDS:
-        linear.register_buffer(name, getattr(made, name))
+    hold(linear, made)
     linear.register_buffer("like", torch.empty(0, dtype=dtype, device=made.codes.device), persistent=False)
 
 

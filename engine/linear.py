@@ -19,7 +19,8 @@ from torch import nn
 
 from kernels import PackedWeight, concat_packed, pack_weight, packed_nbytes
 
-_BUFFERS = ("codes", "scales", "tensor_scale", "int8_scale")
+FIELDS = PackedWeight._fields[:4]
+"""The tensors of a packed weight, by name: each is a buffer of the layer that holds it, and lies in a packed checkpoint."""
 
 
 class Group:
@@ -48,9 +49,7 @@ class Group:
     @property
     def packed(self) -> PackedWeight:
         """The packed weight of all members, rows in member order, on the device of the layer."""
-        leader = self.members[0]
-        shape = (sum(self.sizes), self.in_features)
-        return PackedWeight(*(getattr(leader, name) for name in _BUFFERS), shape, self._hadamard)
+        return held(self.members[0], (sum(self.sizes), self.in_features), self._hadamard)
 
     @property
     def bias(self) -> torch.Tensor | None:
@@ -58,11 +57,6 @@ class Group:
         if len(self.members) == 1:
             return self.members[0].bias
         return self.members[0].group_bias
-
-    def rows(self, member: int) -> slice:
-        """The rows of the packed weight that belong to one member."""
-        start = sum(self.sizes[:member])
-        return slice(start, start + self.sizes[member])
 
     def quantize(self, keep: str, packed: PackedWeight | None = None) -> None:
         """Pack the weights and turn the members into `QuantizedLinear`, in place.
@@ -88,8 +82,7 @@ class Group:
                 # The Parameter object is kept for detach, its device memory is not.
                 weight.data = weight.data.to("cpu")
         leader = self.members[0]
-        for name in _BUFFERS:
-            leader.register_buffer(name, getattr(packed, name))
+        hold(leader, packed)
         if len(self.members) > 1:
             joined = None if biases[0] is None else torch.cat([bias.detach() for bias in biases])
             leader.register_buffer("group_bias", joined, persistent=False)
@@ -106,7 +99,7 @@ class Group:
             if not isinstance(member, QuantizedLinear):
                 continue
             weight, like = member._original, member.like
-            for name in (*_BUFFERS, "like", "group_bias"):
+            for name in (*FIELDS, "like", "group_bias"):
                 member._buffers.pop(name, None)
                 member._non_persistent_buffers_set.discard(name)
             if weight.device != like.device or weight.dtype != like.dtype:
@@ -130,12 +123,9 @@ class QuantizedLinear(nn.Linear):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The original where it is kept on the device; otherwise a stand-in of the right shape,
-        dtype and device that takes no memory, for code that only asks for those."""
+        """The original where it is kept on the device; otherwise a stand-in."""
         original = self._parameters.get("weight")
-        if original is not None:
-            return original
-        return self.like.new_zeros(()).expand(self.out_features, self.in_features)
+        return stand_in(self) if original is None else original
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x (…, K) -> (…, N) in x.dtype; the precision is the active run's decision."""
@@ -158,3 +148,20 @@ class QuantizedLinear(nn.Linear):
                 )
             weight = self._original.detach().to(device=self.like.device, dtype=self.like.dtype, non_blocking=True)
         return F.linear(x, weight, self.bias)
+
+
+def hold(layer: nn.Linear, packed: PackedWeight) -> None:
+    """Keep the tensors of a packed weight as buffers of `layer`, so that they move and are saved with it."""
+    for name in FIELDS:
+        layer.register_buffer(name, getattr(packed, name))
+
+
+def held(layer: nn.Linear, shape: tuple[int, int], hadamard: int) -> PackedWeight:
+    """The packed weight of this shape (N, K) and rotation that `layer` holds."""
+    return PackedWeight(*(getattr(layer, name) for name in FIELDS), shape, hadamard)
+
+
+def stand_in(layer: nn.Linear) -> torch.Tensor:
+    """A weight (N, K) of zeros in the dtype and on the device of the buffer `like`, which takes no memory: for code that
+    asks a linear for its weight's shape, dtype or device only."""
+    return layer.like.new_zeros(()).expand(layer.out_features, layer.in_features)
