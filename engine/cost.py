@@ -83,11 +83,6 @@ def firing(layers: pd.DataFrame, threshold: float) -> dict[str, float]:
     return {str(group): float(share) for group, share in over.groupby(layers["layer"], sort=False).mean().items()}
 
 
-def linear_macs(rows: int, features_in: int, features_out: int) -> int:
-    """Multiply-accumulates of a linear layer over `rows` tokens (batch × tokens)."""
-    return rows * features_in * features_out
-
-
 @dataclass(frozen=True)
 class Speeds:
     """Milliseconds of one block, by (model, block): skipped, and computed entirely at each precision.

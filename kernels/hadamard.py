@@ -20,11 +20,6 @@ def hadamard_block(size: int) -> int:
     return next((block for block in BLOCKS if size % block == 0), 1)
 
 
-def hadamard_matrix(block: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> torch.Tensor:
-    """The unnormalised matrix (block, block) with entries +1 and -1; exact in every dtype."""
-    return _signs(block, dtype, torch.device(device))
-
-
 def hadamard(x: torch.Tensor, block: int) -> torch.Tensor:
     """Rotate consecutive blocks of the last dimension, in float32.
 
@@ -61,6 +56,7 @@ def check_block(size: int, block: int) -> None:
 
 @functools.lru_cache(maxsize=32)
 def _signs(block: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The unnormalised matrix (block, block) with entries +1 and -1; exact in every dtype."""
     matrix = torch.ones(1, 1)
     while matrix.shape[0] < block:
         matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from engine.cost import Speeds, estimate_seconds, firing, linear_macs, measure_speeds, report
+from engine.cost import Speeds, estimate_seconds, firing, measure_speeds, report
 from engine.policy import PRESETS, Policy
 from engine.replay import replay
 from engine.trace import Recorder, TraceMeta, empty_trace
@@ -80,11 +80,6 @@ def test_all_int8_with_skips_falls_below_six_by_itself():
 def test_a_trace_without_macs_has_no_average_bits(by_hand):
     bare = replace(by_hand, layers=by_hand.layers.assign(macs=float("nan")))
     assert math.isnan(bare.report.average_bits) and bare.report.skipped_share == 0.25
-
-
-def test_macs_come_from_shapes():
-    assert linear_macs(2, 3, 5) == 30
-    assert linear_macs(35_552, 3072, 12_288) == 1_342_043_062_272
 
 
 # --- Time
