@@ -45,7 +45,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Step:
-    """One denoising step is over. step counts from 0; seconds are this run's own, without waiting and previews.
+    """One denoising step is over. step counts from 0; seconds_total is this run's own time, without waiting and previews.
 
     preview: the clean clip predicted so far, uint8 (F, h, w, 3), or None; blocks, layers: the trace rows of this step.
     """
@@ -54,7 +54,6 @@ class Step:
     steps: int
     timestep: float
     seconds_total: float
-    seconds_step: float
     preview: np.ndarray | None
     blocks: pd.DataFrame
     layers: pd.DataFrame
@@ -246,9 +245,7 @@ class _Worker:
             blocks, layers = (pd.concat(parts, ignore_index=True) for parts in zip(*self._rows))
             self._rows.clear()
             final = index + 1 >= pipe.num_timesteps
-            self._tell(
-                Step(index, pipe.num_timesteps, float(timestep), now - began, now - last, picture, blocks, layers)
-            )
+            self._tell(Step(index, pipe.num_timesteps, float(timestep), now - began, picture, blocks, layers))
             last = now
             if final:
                 self._tell(Decoding())

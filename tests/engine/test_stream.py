@@ -52,7 +52,8 @@ def test_the_events_come_in_order_and_say_what_the_run_was(cog):
     assert any("not calibrated" in sentence for sentence in start.warnings)
     assert [step.step for step in steps] == [0, 1, 2, 3] and {step.steps for step in steps} == {4}
     assert all(len(step.blocks) == 2 and len(step.layers) == 8 for step in steps)
-    assert sum(step.seconds_step for step in steps) == pytest.approx(steps[-1].seconds_total, rel=1e-6)
+    spent = [step.seconds_total for step in steps]
+    assert 0 < spent[0] and spent == sorted(set(spent))
     assert end.frames.shape == (9, 32, 32, 3) and end.frames.dtype == np.uint8
     assert set(end.seconds) == {"encode", "denoise", "decode"} and min(end.seconds.values()) > 0
     assert end.memory["packed"] > 0
