@@ -108,11 +108,6 @@ class BlockState:
         """Steps from the last computed step to the one now to be decided (1: the previous step computed)."""
         return self.consecutive_skips + 1
 
-    @property
-    def gamma_previous(self) -> float:
-        """Γ(t−1), or NaN where the previous step was skipped or there was none (one block only, no arrays)."""
-        return NAN if self.consecutive_skips else self.gamma_last
-
 
 class Coefficient(NamedTuple):
     """The fitted line of one group: predicted e₄ = `alpha`·Γ(t−1) + `beta`, with its R² and sample count.

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from engine.families import family_of, find
-from engine.trace import Trace
 from kernels import PackedWeight, Workspace, concat_packed, pack_weight, quantized_linear
 
 PRECISIONS = ("nvfp4", "int8", "w4a16")
@@ -129,21 +128,6 @@ def rotation(pipe, call, steps: Sequence[int]) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=["quantized", "precision", "block", "layer", "step", "rotated", "error"])
     table["error"] = torch.stack(list(table["error"])).tolist() if rows else []
     return table.assign(model="transformer")
-
-
-def disagreement(measured: pd.DataFrame, chosen: Trace) -> pd.DataFrame:
-    """The measured sensitivities beside the precision that a run or replay chose for the same cells.
-
-    Adds `precision_chosen`, `rank_output` (how much the group minds 4 bits: 1 = most of its step) and
-    `rank_predicted` (how the predictor ranks it) to the rows of precision "nvfp4".
-    """
-    table = measured[measured["precision"] == "nvfp4"].drop(columns="precision")
-    layers = chosen.layers[["model", "block", "step", "layer", "precision", "predicted_error", "error_nvfp4"]]
-    table = table.merge(layers.rename(columns={"precision": "precision_chosen"}), on=["model", "block", "step", "layer"])
-    by_step = table.groupby("step")
-    table["rank_output"] = by_step["output_error"].rank(pct=True)
-    table["rank_predicted"] = by_step["predicted_error"].rank(pct=True)
-    return table
 
 
 @contextmanager

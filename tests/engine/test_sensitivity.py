@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from engine import sensitivity
-from tests import pipelines, synthetic
+from tests import pipelines
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +29,3 @@ def test_rotation_is_measured_with_weights_packed_for_it(pipe):
     error = table.query("block == 1 and layer == 'qkv' and quantized == 'activations'").set_index(["precision", "rotated"])
     assert error.loc[("int8", True), "error"] < error.loc[("int8", False), "error"]
     assert set(table["quantized"]) == {"activations", "weights", "both"} and len(table) == 2 * 4 * 2 * 5
-
-
-def test_disagreement_ranks_within_a_step():
-    probe = synthetic.probe_trace(blocks=2, steps=6)
-    cells = probe.layers[["model", "block", "layer", "step"]].assign(precision="nvfp4")
-    measured = cells.assign(output_error=range(len(cells)))
-    table = sensitivity.disagreement(measured, probe)
-    assert len(table) == len(cells) and table["rank_output"].between(0, 1).all()
-    assert {"precision_chosen", "rank_predicted"} <= set(table)
