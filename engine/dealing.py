@@ -68,7 +68,7 @@ def run(
     another process's, when `patience` seconds passed with nothing ready, or with the budget. Tasks whose keys are in
     `done` are left out; the parts themselves must be the same in all processes, whenever these begin.
     """
-    waiting, started, added, idle = list(parts), time.monotonic(), 0, None
+    waiting, started, added, idle = list(parts), time.monotonic(), 0, sweep.Patience(patience)
     while waiting:
         left = None if budget_seconds is None else budget_seconds - (time.monotonic() - started)
         if left is not None and left < 0:
@@ -85,13 +85,8 @@ def run(
                         claim.finished()
                     break
         else:  # nothing to take: what is left is busy elsewhere, or waits for a file
-            if len(ripe) == len(waiting):
+            if len(ripe) == len(waiting) or not idle.wait():
                 break
-            now = time.monotonic()
-            idle = now if idle is None else idle
-            if now - idle >= patience:
-                break
-            time.sleep(0.5)
             continue
-        idle = None
+        idle.renew()
     return added

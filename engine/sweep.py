@@ -121,6 +121,26 @@ def shard(tasks: Iterable[Task], index: int, count: int, together: bool = True) 
     return [task for task in tasks if places.setdefault((task.prompt, task.seed), len(places)) % count == index]
 
 
+class Patience:
+    """How long a sweep waits in one stretch while nothing is ready: `seconds`, and then no more."""
+
+    def __init__(self, seconds: float):
+        self._seconds, self._since = seconds, None
+
+    def wait(self) -> bool:
+        """Half a second of it; False, at once, where the stretch has been long enough."""
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if now - self._since >= self._seconds:
+            return False
+        time.sleep(0.5)
+        return True
+
+    def renew(self) -> None:
+        """Something was ready: the next stretch begins anew."""
+        self._since = None
+
+
 def run(
     tasks: Iterable[Task],
     store: Store,
@@ -146,21 +166,18 @@ def run(
     tasks = list(tasks)
     waiting = [task for task in tasks if task not in store]
     started, added, done = time.monotonic(), 0, len(tasks) - len(waiting)
-    idle = None
+    idle = Patience(patience)
     while waiting:
-        now = time.monotonic()
         if stop is not None and stop():
             break
-        if budget_seconds is not None and now - started > budget_seconds:
+        if budget_seconds is not None and time.monotonic() - started > budget_seconds:
             break
         task = next((task for task in waiting if ready(task)), None)
         if task is None:
-            idle = now if idle is None else idle
-            if now - idle >= patience:
-                break
-            time.sleep(0.5)
-            continue
-        idle = None
+            if idle.wait():
+                continue
+            break
+        idle.renew()
         waiting.remove(task)
         if progress is not None:
             progress(done, len(tasks), task)
