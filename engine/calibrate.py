@@ -16,6 +16,7 @@ import inspect
 import json
 import os
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Callable, Iterable, Sequence
 
@@ -97,14 +98,18 @@ def calibrate(
     seed: int = 0,
     keep: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    sensitivity: bool = False,
     **arguments,
 ) -> Calibration:
     """Run each prompt once in 16 bits with all measurements on, and fit.
 
-    pipe: a diffusers pipeline, attached here if it is not. steps, guidance: the pipeline's own
-    defaults if None. seed: of the first prompt; the next ones count up. keep: also store the
-    result in the user's cache; where that cannot be written, a warning says so. progress: called as progress(done, total) after each model
-    evaluation. arguments: passed on to `pipe(...)`, such as height and num_frames.
+    pipe: a diffusers pipeline, attached here if it is not. steps, guidance: the pipeline's own defaults if None.
+    seed: of the first prompt; the next ones count up. keep: also store the result in the user's cache; where that cannot
+    be written, a warning says so. progress: called as progress(done, total) after each model evaluation.
+    sensitivity: also measure how much the model's output minds 4 bits in each group, at a few steps of the first prompt
+    (`evaluations_for_weights` says how long that takes), and keep it as the groups' weights, for policies with
+    weighting="sensitivity"; without it, weights that are known already stay.
+    arguments: passed on to `pipe(...)`, such as height and num_frames.
 
     The pipeline's handle uses the result from now on. Raises ValueError without a prompt, or if the runs hold no pair
     of neighbouring steps to fit.
@@ -113,7 +118,9 @@ def calibrate(
 
     from .attach import attach
     from .policy import Policy
+    from .probes import sensitive_lines
     from .run import record
+    from .sensitivity import Moments, output_errors
 
     if not prompts:
         raise ValueError("Calibration needs at least one prompt, got none.")
@@ -123,22 +130,38 @@ def calibrate(
     if guidance is not None:
         arguments["guidance_scale"] = guidance
     arguments.setdefault("output_type", "latent")
-    seen = [0]
+    seen, moments = [0], Moments(pipe) if sensitivity else None
 
     def on_step(record_) -> None:
         seen[0] += 1
         if progress is not None:
-            progress(seen[0], max(seen[0], record_.steps * len(prompts)))
+            weighing = evaluations_for_weights(handle, record_.steps) if sensitivity else 0
+            progress(seen[0], max(seen[0], record_.steps * len(prompts)) + weighing)
 
-    with record(pipe, Policy.preset("fp16"), probe=True, on_step=on_step) as run:
+    with ExitStack() as stack:
+        follow = None if moments is None else stack.enter_context(moments.watched())
+        run = stack.enter_context(record(pipe, Policy.preset("fp16"), probe=True, on_step=on_step, overrule=follow))
         for number, prompt in enumerate(prompts):
             pipe(prompt=prompt, generator=torch.Generator().manual_seed(seed + number), **arguments)
     if guidance is None:
         guidance = inspect.signature(type(pipe).__call__).parameters["guidance_scale"].default
     run.describe(guidance=float(guidance))
     found = fit(run.trace, handle.model_hash)
+    if moments is not None:
+        weighed = None if progress is None else lambda done, total: progress(seen[0] + done, seen[0] + total)
+        found = sensitive_lines([run.trace], found, output_errors(pipe, moments, progress=weighed))
     adopt(handle, found, keep)
     return handle.calibration
+
+
+def evaluations_for_weights(handle, steps: int) -> int:
+    """The most transformer evaluations that measuring the weights takes, each at a cost between one of a stock call and
+    one of a call in 4 bits. steps: of the call that it looks at."""
+    from .sensitivity import MOMENTS, WEIGHING
+
+    slots = len(transformers_of(handle.pipe))
+    dynamic = sum(not group.static for _, group in handle.groups)
+    return min(MOMENTS, steps) * (slots + len(WEIGHING) * dynamic)
 
 
 def adopt(handle, calibration: Calibration, keep: bool = True) -> Path | None:

@@ -168,6 +168,11 @@ def _parser() -> argparse.ArgumentParser:
     add_inputs(fit)
     fit.add_argument("--seed", type=int, default=1000)
     _settings(fit)
+    fit.add_argument(
+        "--sensitivity", action="store_true",
+        help="also measure how much the model's output minds 4 bits in each layer group, for policies that weigh by it "
+        "(dmpq_sensitive): some hundred evaluations more",
+    )
     fit.add_argument("--out", type=Path, help="where to write it; default: the user's cache, where runs look first")
 
     pack = commands.add_parser("quantize", help="write a packed checkpoint that never needs the 16-bit weights")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.table import Table
 
 from engine.cli import read_policy
 from engine.cli_inputs import check_folder_takes, check_taken, read_inputs
+from engine.files import takes_files
 from engine.settings import Policy
 
 
@@ -127,11 +127,14 @@ def calibrate(given) -> int:
         settings = call_arguments(pipe, request)
         for name in ("prompt", "generator", "num_inference_steps", "guidance_scale"):
             settings.pop(name, None)
+        if given.sensitivity:
+            err.print(_how_long(attachment_of(pipe), request), markup=False, highlight=False, soft_wrap=True)
         task = bars.add_task("measuring", total=None)
         pipe.set_progress_bar_config(disable=True)
         found = fit(
             pipe, prompts, steps=request.steps, guidance=request.guidance, seed=given.seed, keep=given.out is None,
-            progress=lambda done, total: bars.update(task, completed=done, total=total), **settings,
+            progress=lambda done, total: bars.update(task, completed=done, total=total), sensitivity=given.sensitivity,
+            **settings,
         )  # fmt: skip
     if given.out is not None:
         found.save(given.out)
@@ -145,6 +148,17 @@ def calibrate(given) -> int:
     return 0
 
 
+def _how_long(handle, request) -> str:
+    from engine.calibrate import evaluations_for_weights
+
+    count = evaluations_for_weights(handle, request.steps)
+    each = request.steps * (len(handle.family.branches) if request.guidance > 1 else 1)
+    return (
+        f"After the lines, how much the output minds 4 bits in each group: up to {count:,} evaluations of the transformer, "
+        f"the work of {counted(max(1, round(count / each)), 'video')} of {counted(request.steps, 'step')}."
+    )
+
+
 def _fitted(found, prompts: int) -> Iterator[str]:
     table = found.table()
     explained = table[table["alpha"] != 0]
@@ -152,6 +166,9 @@ def _fitted(found, prompts: int) -> Iterator[str]:
         f"{counted(len(table), 'group')} from {counted(prompts, 'prompt')} at {counted(found.steps, 'step')}, "
         f"guidance {found.guidance:g}."
     )
+    if found.weighed:
+        low, high = table["weight"].min(), table["weight"].max()
+        yield f"Weighed by what their error does to the output: {low:.2f} to {high:.2f} times the mean."
     if explained.empty:
         yield "A line explains none of them; all predict their mean."
         return
@@ -243,7 +260,7 @@ def prompts_for(given, pipe) -> list[str]:
 def check_target(path: Path, suffix: str) -> None:
     """Refuse a place that cannot be written before minutes are spent on what would go there.
 
-    Tried with a file of another name, which is gone again at once: what is at `path` stays until the new one is whole.
+    A folder for it must be there. What is at `path` stays as it is until the new file is whole.
     """
     if path.suffix.lower() != suffix:
         raise ValueError(f"Expected a file name that ends in {suffix}; got {path.name[:80]!r}.")
@@ -253,8 +270,7 @@ def check_target(path: Path, suffix: str) -> None:
     if not folder.is_dir():
         raise ValueError(f"{path} cannot be written: its folder does not exist; create it or choose another path.")
     try:
-        with tempfile.NamedTemporaryFile(prefix=f".{path.stem[:40]}-", suffix=suffix, dir=folder):
-            pass
+        takes_files(folder)
     except OSError as error:
         raise ValueError(f"{path} cannot be written: its folder takes no new file ({error.strerror}); choose another.") from error
 
@@ -263,8 +279,7 @@ def check_cache(path: Path) -> None:
     """Refuse to measure for a cache that takes no file. path: of the calibration in it; its folder is made."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(prefix=".try-", dir=path.parent):
-            pass
+        takes_files(path.parent)
     except OSError as error:
         raise ValueError(
             f"The cache {path.parent} takes no new file ({error.strerror}); give --out FILE, or name a writable folder in "
