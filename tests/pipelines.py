@@ -75,7 +75,7 @@ def _cogvideox_vae():
 
 
 def cogvideox(
-    pipeline=CogVideoXPipeline, *, layers=2, heads=2, dtype=torch.float32, scheduler=None, seed=0,
+    pipeline=CogVideoXPipeline, *, layers=2, heads=2, head_width=64, dtype=torch.float32, scheduler=None, seed=0,
     version_15=False,
 ):
     """A random CogVideoX pipeline; `version_15` gives the 1.5 layout (temporal patches, ofs)."""
@@ -85,7 +85,7 @@ def cogvideox(
     if version_15 and image:
         extra["ofs_embed_dim"] = 64
     transformer = CogVideoXTransformer3DModel(
-        num_attention_heads=heads, attention_head_dim=64, in_channels=16 if image else 8,
+        num_attention_heads=heads, attention_head_dim=head_width, in_channels=16 if image else 8,
         out_channels=8, time_embed_dim=64, text_embed_dim=64, num_layers=layers, sample_width=4,
         sample_height=4, sample_frames=9, max_text_seq_length=12, patch_size=2,
         temporal_compression_ratio=4, use_rotary_positional_embeddings=True, **extra,
