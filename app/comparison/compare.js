@@ -9,7 +9,7 @@ const ask = asker(() => server.open_compare({ lang: state.lang, controls: state.
 function show(view) {
   root.lang = view.lang;
   const kept = root.querySelector('.v-plot');
-  const open = root.querySelector('.v-plot ~ details')?.open;
+  const open = [...root.querySelectorAll('details[open]')].map((fold) => fold.dataset.fold);
   const old = root.querySelector('.v-heat');
   if (old && plots.has(old)) { plots.get(old).stop(); plots.delete(old); }
   const focused = document.activeElement && root.contains(document.activeElement) ? document.activeElement.value : null;
@@ -22,7 +22,7 @@ function show(view) {
   const choices = el('div', 'v-choices');
   view.frontier.controls.forEach((control) => choices.append(chips(control)));
   const details = el('details');
-  details.open = Boolean(open);
+  details.dataset.fold = 'rows'; details.open = open.includes('rows');
   details.append(el('summary', '', view.frontier.table.title), table(view.frontier.table));
   card.append(el('h3', '', view.frontier.title), el('p', 'v-lead', view.frontier.lead), choices, canvas, who(view.frontier.figure), el('p', 'v-verdict', view.frontier.verdict));
   if (view.frontier.table.rows.length) card.append(details);
@@ -42,6 +42,7 @@ function show(view) {
   }
   if (view.settings) {
     const part = el('section', 'v-card'), fold = el('details');
+    fold.dataset.fold = 'settings'; fold.open = open.includes('settings');
     fold.append(el('summary', '', view.settings.title), el('p', 'v-lead', view.settings.lead), table(view.settings));
     part.append(fold);
     extra.push(part);
@@ -119,6 +120,6 @@ function table(part) {
   return frame;
 }
 
-lab.on('lang', (lang) => { if (lang === state.lang) return; state.lang = lang; if (state.view) ask(); });
+lab.on('lang', (lang) => { if (lang === state.lang) return; state.lang = lang; if (ask.begun) ask(); });
 new MutationObserver(() => visible() && paint()).observe(document.body, { attributes: true, attributeFilter: ['class'] });
-new IntersectionObserver((seen) => { if (seen.some((entry) => entry.isIntersecting) && !state.view) ask(); }).observe(element);
+looked('compare', ask);

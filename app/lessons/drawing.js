@@ -18,22 +18,46 @@ function themed(value) {
   return typeof value === 'string' ? tint(value) : value;
 }
 
-/* Ask for the newest state only: while one answer is under way, later wishes collapse into one. */
+/* Ask for the newest state only: while one answer is under way, later wishes collapse into one. An answer that is lost
+   (Gradio gives undefined then) or does not come is asked for again: a page must not stay empty for one request. */
+const PATIENCE = 15000, PAUSE = 400, LONGEST_PAUSE = 8000;       // ms
 function asker(question, fits) {
-  let flying = false, waiting = false;
-  return async function ask() {
-    if (flying) { waiting = true; return; }
+  let flying = false, waiting = false, wake = () => {};
+  const rest = (time) => new Promise((done) => { wake = done; setTimeout(done, time); });
+  const late = (time) => new Promise((done) => setTimeout(done, time));
+  async function answer() {
+    for (let lost = 0; ; lost++) {
+      const view = await Promise.race([question(), late(PATIENCE * 2 ** lost)]).catch(() => undefined);
+      if (view || !element.isConnected) return view;
+      if (lost) tell(props.trouble[state.lang]);
+      if (!waiting) await rest(Math.min(LONGEST_PAUSE, PAUSE * 2 ** lost));
+      waiting = false;                                           // the next question is about the newest state
+    }
+  }
+  async function ask() {
+    ask.begun = true;
+    if (flying) { waiting = true; wake(); return; }
     flying = true;
     try {
-      const view = await question();
-      if (fits(view)) { state.view = view; show(view); }
+      const view = await answer();
+      if (view && fits(view)) { state.view = view; show(view); }
     } catch (problem) {
+      console.error(problem);
       tell(props.trouble[state.lang]);
     } finally {
       flying = false;
       if (waiting) { waiting = false; ask(); }
     }
-  };
+  }
+  return ask;
+}
+
+/* Nothing is asked before the place is looked at, so the page's first paint owes it nothing. The header tells; a page
+   without one is asked by an observer, which needs a painted window. */
+function looked(place, ask, back = () => {}) {
+  const look = () => (ask.begun ? back() : ask());
+  lab.on('place', (now) => { if (now === place) look(); });
+  new IntersectionObserver((seen) => { if (seen.some((entry) => entry.isIntersecting)) look(); }).observe(element);
 }
 
 function tell(sentence) {

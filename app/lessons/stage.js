@@ -39,7 +39,7 @@ function forget() {
 /* ---------- layout ---------- */
 function show(view) {
   const key = view.lesson + view.lang;
-  const fresh = state.shown !== key;
+  const fresh = state.shown !== key, first = !state.shown;
   if (fresh) { build(view); state.shown = key; }
   view.controls.forEach(refreshControl);
   root.querySelector('.l-facts').innerHTML = view.facts
@@ -50,13 +50,15 @@ function show(view) {
   root.querySelector('.l-trouble').textContent = '';
   view.figures.forEach((figure) => draw(figure));
   if (fresh && state.moved) root.querySelector('h2').focus({ preventScroll: true });
+  else if (first && state.words) root.querySelector('.l-words').scrollIntoView({ block: 'start' });       // what the link asked for
   state.moved = false;
 }
 
 function build(view) {
   plots.forEach((plot) => plot.stop && plot.stop());
   plots.clear();
-  const words = view.words;
+  const words = view.words, fold = root.querySelector('.l-words');
+  if (fold) keep(fold);
   root.replaceChildren();
   root.lang = view.lang;
 
@@ -118,7 +120,6 @@ function build(view) {
   }
   foot.append(step('l-after', words.after + ' →', view.lesson + 1));
   root.append(bar, head, body, el('p', 'l-note'), foot, glossary(view.glossary));
-  if (state.words && !state.moved) root.querySelector('.l-words').scrollIntoView({ block: 'start' });
 }
 
 /* The terms, folded; `words=1` in the address opens them. */
@@ -130,8 +131,15 @@ function glossary(part) {
   const last = el('p');
   last.append(paper);
   fold.append(el('summary', '', part.title), list, last);
-  fold.ontoggle = () => { if (fold.open === state.words || !fold.isConnected) return; state.words = fold.open; remember(); };
+  fold.ontoggle = () => { if (fold.isConnected) keep(fold); };
   return fold;
+}
+
+/* A fold tells a moment later that it was moved; who replaces it before looks for himself. */
+function keep(fold) {
+  if (fold.open === state.words) return;
+  state.words = fold.open;
+  remember();
 }
 
 /* ---------- controls ---------- */
@@ -234,10 +242,6 @@ if (asked.get('words') === '1') state.words = true;
 document.addEventListener('keydown', onKey);
 new MutationObserver(() => { if (state.view && visible()) state.view.figures.forEach(draw); })
   .observe(document.body, { attributes: true, attributeFilter: ['class'] });
-lab.on('lang', (lang) => { if (lang === state.lang) return; state.lang = lang; if (state.view) ask(); });
+lab.on('lang', (lang) => { if (lang === state.lang) return; state.lang = lang; if (ask.begun) ask(); });
 lab.on('place', (place) => { if (place !== 'learn') forget(); }, false);
-/* Nothing is asked before the place is looked at, so the page's first paint owes it nothing. */
-new IntersectionObserver((seen) => {
-  if (!seen.some((entry) => entry.isIntersecting)) return;
-  if (!state.view) ask(); else if (state.shown) remember();
-}).observe(element);
+looked('learn', ask, () => { if (state.shown) remember(); });

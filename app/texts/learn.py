@@ -10,7 +10,7 @@ TEXTS = {
         "learn.before": "Back",
         "learn.after": "Next",
         "learn.aha": "What this shows",
-        "learn.trouble": "No answer from the app: check that it is still running, then move the control again.",
+        "learn.trouble": "No answer from the app: check that it is still running. This page goes on asking.",
         "learn.lab": "Open this in the Lab",
         "learn.empty": "Nothing is recorded yet, so there is nothing to show here. Run a clip in the Lab, "
         "or add a recording to assets/recordings.",
@@ -33,7 +33,7 @@ TEXTS = {
         "learn.before": "上一课",
         "learn.after": "下一课",
         "learn.aha": "你看到了什么",
-        "learn.trouble": "应用没有回应：请确认它仍在运行，然后再动一次控件。",
+        "learn.trouble": "应用没有回应：请确认它仍在运行。本页会继续询问。",
         "learn.lab": "在实验室中打开",
         "learn.empty": "还没有录制，因此这里没有可展示的内容。请先在实验室运行一段视频，"
         "或把录制放进 assets/recordings。",

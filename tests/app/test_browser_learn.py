@@ -13,10 +13,11 @@ SMALL_TARGETS = """(root) => [...document.querySelectorAll(`${root} :is(button, 
 
 @pytest.fixture
 def visit(chromium, page_url):
-    """Open the page at a query; errors of its scripts and requests to other hosts fail the test."""
+    """Open the page at a query; errors of its scripts and requests to other hosts fail the test. `before` runs ahead of
+    the page's own scripts; with `clock`, the test may move the page's clock on."""
     opened, errors, foreign = [], [], []
 
-    def go(query: str, width: int = 1440, height: int = 900, wait: str = ".course .l-body"):
+    def go(query: str, width: int = 1440, height: int = 900, wait: str = ".course .l-body", before: str = "", clock: bool = False):
         context = chromium.new_context(viewport={"width": width, "height": height})
         context.set_default_timeout(60_000)
         opened.append(context)
@@ -24,6 +25,10 @@ def visit(chromium, page_url):
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("request", lambda request: foreign.append(request.url) if not request.url.startswith(
             (page_url, "data:", "blob:")) else None)
+        if before:
+            page.add_init_script(before)
+        if clock:
+            page.clock.install()
         page.goto(page_url + query)
         page.wait_for_selector(wait)
         return page
@@ -161,3 +166,62 @@ def test_a_link_opens_the_words_and_closing_them_leaves_the_address(visit):
     page.click(".l-words summary")
     page.wait_for_function("!location.search.includes('words')")
     assert "lesson=2" in page.url
+
+
+
+LOST = """(mode) => {       // the first answer to a lesson is lost, or never comes, or comes a second late
+    const stock = window.fetch;
+    window.lost = 0;
+    window.fetch = (url, options) => {
+        if (!String(options?.body).includes('"open_lesson"') || window.lost++) return stock(url, options);
+        if (mode === 'refused') return Promise.reject(new TypeError('Failed to fetch'));
+        if (mode === 'broken') return Promise.resolve(new Response('{}', { status: 502 }));
+        if (mode === 'silent') return new Promise(() => {});
+        return new Promise((done) => setTimeout(() => done(stock(url, options)), 1000));
+    };
+}"""
+# Every answer is kept; asked for again it is there at once, before the browser turns to anything else.
+AT_ONCE = """() => {
+    const stock = window.fetch, held = {};
+    window.fetch = async (url, options) => {
+        if (!String(options?.body).includes('"open_lesson"')) return stock(url, options);
+        const wish = JSON.stringify(JSON.parse(options.body).data);
+        held[wish] ??= await (await stock(url, options)).text();
+        return { ok: true, json: async () => JSON.parse(held[wish]) };
+    };
+}"""
+NO_PAINT = "window.IntersectionObserver = class { observe() {} unobserve() {} disconnect() {} }"
+
+
+@pytest.mark.parametrize("mode", ["refused", "broken", "silent"])
+def test_a_lesson_whose_answer_is_lost_is_asked_for_again(visit, mode):
+    page = visit("?lesson=2&words=1", wait=".language", before=f"({LOST})({mode!r})", clock=mode == "silent")
+    page.wait_for_function("window.lost")
+    if mode == "silent":
+        page.clock.fast_forward(20_000)
+    page.wait_for_selector(".course .l-words[open] dd")
+    assert page.evaluate("window.lost") == 2 and page.inner_text(".course .l-trouble") == ""
+    assert "lesson=2" in page.url and "words=1" in page.url
+
+
+@pytest.mark.parametrize("query, there", [("?lesson=2&words=1", ".course .l-words[open] dd"), ("?tab=compare", ".v-card h3")])
+def test_a_place_does_not_wait_for_the_window_to_be_painted(visit, query, there):
+    visit(query, wait=there, before=NO_PAINT)
+
+
+def test_a_language_chosen_before_the_first_answer_is_kept(visit):
+    page = visit("?lesson=4", wait=".language", before=f"({LOST})('late')")
+    page.wait_for_function("window.lost")
+    page.click(".language")
+    page.wait_for_function("document.querySelector('.course h2')?.textContent === '昨天能预测今天吗？'")
+
+
+def test_a_fold_closed_while_the_lesson_is_drawn_anew_stays_closed(visit):
+    """A fold tells that it was closed a moment after it was; the same lesson in the other language may come before."""
+    page = visit("?lesson=2&words=1", wait=".course .l-words[open] dd", before=f"({AT_ONCE})()")
+    for lang in ("zh-CN", "en"):
+        page.evaluate("lang => lab6.setLanguage(lang)", lang)
+        page.wait_for_function("lang => document.querySelector('.l-words[open]') && document.querySelector('.course').lang === lang", arg=lang)
+    page.evaluate("() => { document.querySelector('.l-words summary').click(); lab6.setLanguage('zh-CN'); }")
+    page.wait_for_function("document.querySelector('.course').lang === 'zh-CN'")
+    assert not page.locator(".l-words").evaluate("fold => fold.open") and "words" not in page.url
