@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from engine.families import MODEL_SLOTS
-from engine.files import read_object, shown
+from engine.files import read_object, shown, takes_files
 from engine.folder import PACKED, LoadError, check_folder, header
 from engine.linear import FIELDS
 
@@ -58,6 +58,10 @@ def quantize(
         raise ValueError(f"{shown(str(dst))} exists already; choose a folder that does not.")
     if not dst.parent.is_dir():
         raise ValueError(f"The folder above {shown(str(dst))} does not exist; create it first.")
+    try:
+        takes_files(dst.parent)
+    except OSError as error:
+        raise ValueError(f"The folder above {shown(str(dst))} takes no new file ({error.strerror}); choose another.") from error
     if text_encoder not in encoder.CHOICES:
         raise ValueError(f"text_encoder must be one of {', '.join(encoder.CHOICES)}; got {shown(text_encoder)}.")
     if shard_bytes < 1_000_000:

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from engine.files import existing, shown
+from engine.folder import check_folder, pipeline_class
 
 KINDS = {"image": "an image", "video": "a video"}
 
@@ -43,14 +44,16 @@ def check_folder_takes(model: str, given: Collection[str]) -> None:
 
     model: as given to --model; one of the hub is passed over. Raises ValueError, and LoadError for a broken folder.
     """
-    from engine.folder import check_folder, pipeline_class
+    folder = local_folder(model)
+    if folder is not None:
+        check_folder(folder)
+        check_taken(pipeline_class(folder), given)
 
+
+def local_folder(model: str) -> Path | None:
+    """The folder that --model names, or None for what is on no disk here: a model of the hub, or nothing at all."""
     # Unlike Path.is_dir this is False for a name that no system can hold.
-    if not os.path.isdir(os.path.expanduser(model)):
-        return
-    folder = Path(model).expanduser()
-    check_folder(folder)
-    check_taken(pipeline_class(folder), given)
+    return Path(model).expanduser() if os.path.isdir(os.path.expanduser(model)) else None
 
 
 def check_taken(pipeline: str, given: Collection[str]) -> None:

@@ -13,14 +13,15 @@ import sys
 import time
 from pathlib import Path
 
-from engine.cli_inputs import add_inputs
-from engine.files import shown
+from engine.cli_inputs import add_inputs, local_folder
+from engine.files import existing, shown, takes_files
+from engine.folder import PACKED, check_folder, pipeline_class
 from engine.request import EMBEDDED_DEFAULTS, LIMITS
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "assets" / "tiny"
 GRIDS = ("frontier", "extended", "brief", "defaults", "fine", "accuracy", "sensitive", "agreement", "timing")
-
-
+MEASURED = "CogVideoXPipeline"
+"""What `frontier` and `theory` run: their prompts, peers and readings are of videos that start from text alone."""
 WARMING = "warming"
 
 
@@ -89,24 +90,22 @@ def _tune_parser(parser) -> None:
 
 def frontier(options) -> int:
     """Run a part of the sweep, or merge the parts; returns the exit code."""
-    from engine import dealing, lab_tasks, sweep
+    from engine import dealing, lab_tasks, methods, sweep
     from engine.commands import check_target
 
     if options.out.suffix.lower() != ".parquet":
         raise ValueError(f"--out must end in .parquet; got {shown(options.out.name)}.")
-    for name in ("prompts", "tuning_prompts", "accuracy_prompts", "policies", "repeats", "probe_count"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}.")
+    _check_counts(options, "prompts", "tuning_prompts", "accuracy_prompts", "policies", "repeats", "probe_count")
     _check_settings(options)
+    methods.chosen(methods.FRONTIER, options.methods)
     if options.merge:
         return _merge(options.out)
-    _check_folder(options.out.parent)
     check_target(options.out, options.out.suffix)
+    index, count = _part(options.shard)
+    _check_model(options)
     if options.share is not None:
         _check_folder(options.share)
     began = time.monotonic()
-    index, count = _part(options.shard)
     bench = _bench(options)
     grids = {grid: _tasks(grid, options, bench.handle.model_hash, bench.device.type) for grid in options.grid}
     store = sweep.Store(_part_path(options.out, index, count))
@@ -206,12 +205,18 @@ def theory(options) -> int:
     """Record probes, or turn them into the tables of `engine.theory`; returns the exit code."""
     from engine import lab_tables, methods, probes
 
+    _check_counts(options, "record")
+    _check_counts(options, "layers", least=0)
     _check_settings(options)
+    index, count = _part(options.shard)
+    if options.rows is not None:
+        existing(options.rows, "a table of frontier (.parquet)")
+    if options.record:
+        _check_model(options)
     folder = options.probes or options.out / "probes"
     _check_folder(options.out)
     if options.record:
         _check_folder(folder)
-        index, count = _part(options.shard)
         wanted = [n for n in range(options.record) if n % count == index and not probes.probe_path(folder, n).exists()]
         layers = options.layers if index == 0 and not (options.out / "sensitivity.parquet").exists() else 0
         if wanted or layers:
@@ -246,6 +251,8 @@ def tune(options) -> int:
     from engine.tune import tune as search
 
     policy = read_policy(options)
+    if not 0 < options.keep_quality <= 1:
+        raise ValueError(f"--keep-quality must be above 0 and at most 1, got {options.keep_quality:g}; 0.98 keeps 98 % of the SSIM.")
     check_target(options.out, ".json")
     inputs = read_inputs(options)
     _threads(options)
@@ -305,16 +312,38 @@ def _check_settings(options) -> None:
             raise ValueError(f"--{name} must be from {low:g} to {high:,g}; got {getattr(options, name):g}.")
 
 
-def _check_folder(folder: Path) -> None:
-    """Make the folder where it is missing, and refuse one that takes no files before minutes are spent on them."""
-    import tempfile
+def _check_counts(options, *names: str, least: int = 1) -> None:
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least {least}, got {value}.")
 
+
+def _check_folder(folder: Path) -> None:
+    """Make the folder where it is missing, but none above it, and refuse one that takes no files before minutes are
+    spent on them."""
+    if not folder.absolute().parent.is_dir():
+        raise ValueError(f"{folder} cannot be made: the folder above it does not exist; create it or choose another path.")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(prefix=".try-", dir=folder):
-            pass
+        folder.mkdir(exist_ok=True)
+        takes_files(folder)
     except OSError as error:
         raise ValueError(f"{folder} takes no new file ({error.strerror}); choose another folder.") from error
+
+
+def _check_model(options) -> None:
+    """Refuse a model that the lab cannot measure before it is loaded, where it lies on this machine."""
+    folder = local_folder(options.model)
+    if folder is not None:
+        check_folder(folder)
+        _check_measured(pipeline_class(folder), (folder / PACKED).is_file())
+
+
+def _check_measured(pipeline: str, packed: bool) -> None:
+    if pipeline != MEASURED:
+        raise ValueError(f"frontier and theory measure models that make a video from text ({MEASURED}); this is a {pipeline}.")
+    if packed:
+        raise ValueError("frontier and theory need the 16-bit weights; give --model the model that this one was packed from.")
 
 
 def _threads(options) -> None:
@@ -335,6 +364,7 @@ def _open(options):
 def _bench(options, attach_probes: bool = True):
     from engine import probes
     from engine.frontier import Bench
+    from engine.run import attachment_of
 
     _threads(options)
     folder = getattr(options, "probes", None)
@@ -350,4 +380,6 @@ def _bench(options, attach_probes: bool = True):
             return pd.read_parquet(_sensitivity_path(options))
 
     shared = getattr(options, "share", None)
-    return Bench(_open(options), options.steps, options.guidance, traces, sensitivity, references=shared)
+    pipe = _open(options)
+    _check_measured(type(pipe).__name__, attachment_of(pipe) is not None)
+    return Bench(pipe, options.steps, options.guidance, traces, sensitivity, references=shared)

@@ -75,6 +75,12 @@ def _umask() -> int:
     return mask
 
 
+def takes_files(folder: Path) -> None:
+    """Raise the system's OSError where `folder` takes no new file: tried with one, which is gone again at once."""
+    with tempfile.NamedTemporaryFile(prefix=".try-", dir=folder):
+        pass
+
+
 def as_path(path: object, error: type[ValueError] = ValueError) -> Path:
     """The path, or `error` in a sentence for what is none."""
     if not isinstance(path, (str, os.PathLike)) or not str(path):

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from engine.files import write_atomic
+
 COLUMNS = (
     "method", "setting", "prompt", "seed", "psnr", "ssim", "flicker", "prompt_accuracy", "seconds", "bits",
     "bits_computed", "skipped",
@@ -84,7 +86,6 @@ class Store:
         if task.key in self._keys:
             return
         line = json.dumps({"key": task.key, **asdict(task), **result}) + "\n"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(line)
             file.flush()
@@ -216,12 +217,5 @@ def summary(rows: pd.DataFrame, metric: str, resamples: int = 1000, seed: int = 
 
 
 def write_parquet(rows: pd.DataFrame, path) -> None:
-    """Write the rows to `path` through a temporary file, so that an interrupted write leaves the old file whole."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(path.name + ".part")
-    try:
-        rows.to_parquet(scratch, index=False, compression="zstd")
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
+    """Write the rows as one Parquet file, whole or not at all; an OSError in one sentence where that fails."""
+    write_atomic(path, lambda scratch: rows.to_parquet(scratch, index=False, compression="zstd"))

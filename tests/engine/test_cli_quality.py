@@ -60,7 +60,7 @@ def test_from_probes_to_tables(folder, tmp_path, capsys):
         (["--methods", "nonsense"], "no method 'nonsense'"),
         (["--merge"], "nothing to merge"),
         (["--out", "f.csv", "--merge"], "--out must end in .parquet; got 'f.csv'"),
-        (["--out", "/proc/nowhere/f.parquet"], "/proc/nowhere takes no new file"),
+        (["--out", "/proc/f.parquet"], "/proc/f.parquet cannot be written: its folder takes no new file"),
         (["--share", "/proc/nowhere"], "/proc/nowhere takes no new file"),
     ],
 )

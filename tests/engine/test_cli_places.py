@@ -1,0 +1,89 @@
+"""Where the commands write, and which models they take: one rule for all of them, told before a model loads."""
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from diffusers import CogVideoXImageToVideoPipeline
+
+from engine.checkpoint import quantize
+from engine.cli import main
+from tests import pipelines
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """A folder with models: "text", the same packed, "picture" (image-to-video) and "wan"."""
+    folder = tmp_path_factory.mktemp("models")
+    pipelines.cogvideox(layers=1).save_pretrained(folder / "text")
+    pipelines.cogvideox(CogVideoXImageToVideoPipeline, layers=1).save_pretrained(folder / "picture")
+    pipelines.wan(layers=1).save_pretrained(folder / "wan")
+    quantize(folder / "text", folder / "packed")
+    return folder
+
+
+@pytest.fixture
+def unloaded(monkeypatch):
+    """Fails the test where a command comes to load the model."""
+    monkeypatch.setattr(import_module("engine.load"), "load", lambda *given, **more: pytest.fail("the model was loaded"))
+
+
+PLACES = [
+    (["generate", "--prompt", pipelines.PROMPT, "--out", "no/such/out.mp4"], "its folder does not exist"),
+    (["generate", "--prompt", pipelines.PROMPT, "--trace", "no/such/run.parquet"], "its folder does not exist"),
+    (["compare", "--csv", "no/such/rows.csv"], "its folder does not exist"),
+    (["calibrate", "--out", "no/such/lines.json"], "its folder does not exist"),
+    (["tune", "--out", "no/such/policy.json"], "its folder does not exist"),
+    (["bench", "--layers", "1", "--out", "no/such/rows.csv"], "its folder does not exist"),
+    (["frontier", "--out", "no/such/f.parquet"], "its folder does not exist"),
+    (["frontier", "--out", "f.parquet", "--share", "no/such"], "the folder above it does not exist"),
+    (["theory", "--out", "no/such"], "the folder above it does not exist"),
+    (["theory", "--out", "made", "--record", "1", "--probes", "no/such"], "the folder above it does not exist"),
+    (["quantize", "text", "no/such"], "does not exist; create it first"),
+    (["quantize", "text", "/proc/packed"], "takes no new file"),
+]
+
+
+@pytest.mark.parametrize("arguments, sentence", PLACES)
+def test_missing_folders_are_refused_by_every_command_and_made_by_none(
+    here, unloaded, tmp_path, monkeypatch, capsys, arguments, sentence
+):
+    monkeypatch.chdir(tmp_path)
+    model = [] if arguments[0] in ("quantize", "bench") else ["--model", str(here / "text")]
+    assert main([*arguments, *model]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert sentence in told and told.count("error:") == 1 and not Path("no").exists()
+
+
+@pytest.mark.parametrize("command", [["frontier", "--out", "f.parquet"], ["theory", "--out", ".", "--record", "1"]])
+@pytest.mark.parametrize(
+    "model, sentence",
+    [
+        ("picture", "measure models that make a video from text (CogVideoXPipeline); this is a CogVideoXImageToVideoPipeline."),
+        ("wan", "measure models that make a video from text (CogVideoXPipeline); this is a WanPipeline."),
+        ("packed", "need the 16-bit weights; give --model the model that this one was packed from."),
+    ],
+)
+def test_what_the_quality_lab_cannot_measure_is_refused(here, unloaded, tmp_path, monkeypatch, capsys, command, model, sentence):
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, "--model", str(here / model)]) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split()) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["frontier", "--out", "f.parquet", "--methods", "nonsense"], "no method 'nonsense'"),
+        (["theory", "--out", ".", "--record", "0"], "--record must be at least 1, got 0"),
+        (["theory", "--out", ".", "--layers", "-1"], "--layers must be at least 0, got -1"),
+        (["theory", "--out", ".", "--rows", "none.parquet"], "Expected a table of frontier (.parquet) at 'none.parquet'"),
+        (["tune", "--keep-quality", "1.5"], "--keep-quality must be above 0 and at most 1, got 1.5"),
+        (["tune", "--keep-quality", "nan"], "--keep-quality must be above 0 and at most 1, got nan"),
+    ],
+)
+def test_numbers_and_names_are_checked_before_the_model_loads(here, unloaded, tmp_path, monkeypatch, capsys, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    assert main([*arguments, "--model", str(here / "text")]) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
