@@ -19,16 +19,16 @@ from typing import Callable, Mapping
 
 import torch
 
-from kernels import PackedWeight, warm_up
-from kernels.first_use import Use
+from kernels import PackedWeight
 
 from . import block as blocks
-from . import fused
-from .calibrate import find_calibration, model_hash
+from .calibrate import find_calibration
 from .deltas import CACHES
 from .families import Family, family_of, find, transformers_of
 from .files import shown
+from .first_use import compile_kernels
 from .handle import Handle
+from .identity import model_hash
 from .linear import Group
 from .policy import Policy, needs_calibration
 from .records import Calibration, check_calibration
@@ -201,14 +201,8 @@ def _operate(handle: Handle, progress, packed: Mapping[str, PackedWeight]) -> No
 
 
 def _compile_kernels(handle: Handle, progress) -> None:
-    groups = [group for _, group in handle.groups]
-    after = None if progress is None else lambda done, sizes: progress(len(groups) + done, len(groups) + sizes)
-    made_by = fused.INPUTS if handle.family.name.startswith("CogVideoX") else {}
-    uses = [
-        Use(group.packed, group.bias is not None, group.static, None if group.static else made_by.get(group.name))
-        for group in groups
-    ]
-    warm_up(uses, groups[0].members[0].like.dtype, after)
+    packed = len(handle.groups)
+    compile_kernels(handle, None if progress is None else lambda done, sizes: progress(packed + done, packed + sizes))
 
 
 def _follow(handle: Handle, slot: str, model) -> None:

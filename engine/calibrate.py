@@ -11,9 +11,7 @@ weights and the configuration.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import os
 import warnings
 from contextlib import ExitStack
@@ -24,6 +22,7 @@ import numpy as np
 import platformdirs
 
 from .families import transformers_of
+from .files import shown
 from .records import Calibration, CalibrationError, Coefficient
 from .trace import Trace
 
@@ -31,14 +30,13 @@ LEAST_SAMPLES = 8
 LEAST_STEPS = 2
 LEAST_R2 = 0.05
 FILE_NAME = "calibration.json"
-_PICKED = 4
 
 
 def fit(traces: Trace | Iterable[Trace], model_hash: str = "") -> Calibration:
     """The lines that explain the NVFP4 errors measured in probe traces.
 
     traces: one or more traces recorded with `probe=True`, all of the same number of steps.
-    model_hash: names the weights (`engine.calibrate.model_hash`).
+    model_hash: names the weights (`engine.identity.model_hash`).
 
     Raises ValueError if there is nothing to fit (no trace, or none with two computed steps in a row), a trace is no
     probe, or step counts differ.
@@ -205,17 +203,21 @@ def _readable(path: Path, known_hash: str) -> Calibration | None:
     return found if found is not None and found.model_hash == known_hash and found.rows else None
 
 
-def load_calibration(path: Path, known_hash: str) -> Calibration:
-    """The calibration in a file that a person named. Raises CalibrationError for a damaged or foreign one."""
+def load_calibration(path: Path) -> Calibration:
+    """The calibration in a file that a person named. Raises CalibrationError for a damaged or an empty one."""
     found = Calibration.load(path)
-    if found.model_hash != known_hash:
-        raise CalibrationError(
-            f"{path.name!r} was fitted on other weights ({found.model_hash[:16]}) than this model's ({known_hash}); calibrate "
-            "this model."
-        )
     if not found.rows:
-        raise CalibrationError(f"{path.name!r} holds no lines; calibrate again with more steps.")
+        raise CalibrationError(f"{shown(path.name)} holds no lines; calibrate again with more steps.")
     return found
+
+
+def check_fitted_on(calibration: Calibration, known_hash: str, path: Path) -> None:
+    """Raise CalibrationError for one that was fitted on other weights. path: where it came from."""
+    if calibration.model_hash != known_hash:
+        raise CalibrationError(
+            f"{shown(path.name)} was fitted on other weights ({calibration.model_hash[:16]}) than this model's "
+            f"({known_hash}); calibrate this model."
+        )
 
 
 def store(calibration: Calibration) -> Path:
@@ -231,30 +233,6 @@ def cache_path(known_hash: str) -> Path:
     chosen = os.environ.get("SIXBIT_CACHE")
     base = Path(chosen) if chosen else platformdirs.user_cache_path("6bit-diffusion", appauthor=False)
     return base / "calibrations" / f"{known_hash}.json"
-
-
-def model_hash(pipe) -> str:
-    """16 hex digits over the transformers' configurations and a sample of every weight.
-
-    Values are compared in bfloat16, so that the same checkpoint loaded as float32 or bfloat16
-    has one hash. Weights that are not loaded (meta) take part by name and shape only.
-    """
-    import torch
-
-    digest = hashlib.sha256()
-    for slot, model in transformers_of(pipe).items():
-        config = {name: value for name, value in model.config.items() if not name.startswith("_")}
-        digest.update(json.dumps([slot, type(model).__name__, config], sort_keys=True, default=str).encode())
-        picked = []
-        for name, parameter in model.named_parameters():
-            digest.update(f"{name}{tuple(parameter.shape)}".encode())
-            if not parameter.is_meta and parameter.numel():
-                flat = parameter.detach().reshape(-1)
-                places = torch.linspace(0, flat.numel() - 1, _PICKED, dtype=torch.float64).long()
-                picked.append(flat[places.to(flat.device)].to(torch.bfloat16))
-        if picked:
-            digest.update(torch.cat(picked).view(torch.int16).cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def _pairs(trace: Trace) -> Iterable[tuple[tuple[str, int, str], np.ndarray]]:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from engine.cli import read_policy
-from engine.cli_inputs import check_folder_takes, check_taken, read_inputs
+from engine.cli_inputs import check_folder_takes, check_taken, local_folder, read_inputs
 from engine.files import takes_files
 from engine.settings import Policy
 
@@ -199,21 +199,39 @@ def ready(given, bars: Progress, inputs: Mapping):
     inputs: what `read_inputs` gave; a model that takes others is refused before it is loaded, or before it is packed.
     """
     from engine.attach import attach
-    from engine.calibrate import load_calibration
+    from engine.calibrate import check_fitted_on
     from engine.load import device_for, load
     from kernels.first_use import compile_beside
 
     task = bars.add_task("loading the model", total=None)
     check_folder_takes(given.model, inputs)
+    calibration = fitting_calibration(given)
     compile_beside(device_for(given.device))
     pipe = load(given.model, given.device, given.dtype)
     check_taken(type(pipe).__name__, inputs)
     bars.update(task, description="packing the weights")
     handle = attach(pipe, progress=lambda done, total: bars.update(task, completed=done, total=total))
-    if getattr(given, "calibration", None) is not None:
-        handle.calibration = load_calibration(given.calibration, handle.model_hash)
+    if calibration is not None:
+        check_fitted_on(calibration, handle.model_hash, given.calibration)
+        handle.calibration = calibration
     bars.remove_task(task)
     return pipe
+
+
+def fitting_calibration(given):
+    """The calibration in the file of --calibration, or None without one. Raises CalibrationError for one that cannot be
+    used; for another model's too, where the weights lie on this machine."""
+    from engine.calibrate import check_fitted_on, load_calibration
+    from engine.identity import folder_hash
+    from engine.load import device_for, dtype_for
+
+    if getattr(given, "calibration", None) is None:
+        return None
+    found, folder = load_calibration(given.calibration), local_folder(given.model)
+    known = None if folder is None else folder_hash(folder, dtype_for(given.dtype, device_for(given.device)))
+    if known is not None:
+        check_fitted_on(found, known, given.calibration)
+    return found
 
 
 def check_requests(pipe, prompts: list[str], given, inputs: Mapping) -> list:

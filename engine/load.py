@@ -35,7 +35,7 @@ def load(path_or_id: str | os.PathLike, device=None, dtype=None, progress: Calla
     folder = _found(str(path_or_id))
     parts = check_folder(folder)
     device = device_for(device)
-    dtype = _dtype(dtype, device)
+    dtype = dtype_for(dtype, device)
     tell(1, 3)
     try:
         if (folder / PACKED).is_file():
@@ -89,7 +89,8 @@ def device_for(device):
     return found
 
 
-def _dtype(dtype, device):
+def dtype_for(dtype, device):
+    """The torch dtype that `load` takes for its argument of that name on a torch device. Raises LoadError for another."""
     import torch
 
     from kernels.target import probe

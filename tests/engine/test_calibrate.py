@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from engine.attach import attach
-from engine.calibrate import cache_path, calibrate, find_calibration, fit, line, model_hash, store
+from engine.calibrate import cache_path, calibrate, find_calibration, fit, line, store
+from engine.identity import model_hash
 from engine.policy import PRESETS
 from engine.records import Calibration, Coefficient
 from engine.run import record

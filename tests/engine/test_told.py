@@ -74,7 +74,8 @@ def test_no_skips_because_none_are_allowed_is_said(folder, tmp_path, capsys, one
 
 def test_tuning_keeps_the_fit_and_asks_for_prompts_that_the_model_knows(folder, tmp_path, capsys, monkeypatch, one_thread):
     from engine import tune
-    from engine.calibrate import find_calibration, model_hash
+    from engine.calibrate import find_calibration
+    from engine.identity import model_hash
 
     given = ["tune", "--model", folder, "--device", "cpu", "--out", str(tmp_path / "policy.json")]
     assert main(given) == 2
