@@ -15,6 +15,7 @@ from engine import cost
 from engine.settings import Policy, preset_name
 from engine.trace import Trace
 
+BRIEF = ("bits", "skipped", "faster", "slower", "same_pace")       # what a narrow page keeps in sight while a knob moves
 BITS_OF = np.nan_to_num(grids.BITS)
 
 
@@ -110,7 +111,8 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
 
     def add(key: str, value: str, old: str | None = None, tone: str = "", **values: str) -> None:
         if value:
-            rows.append({"value": value, "was": old, "label": plain(lang, f"lab.net.{key}", **values), "tone": tone})
+            rows.append({"value": value, "was": old, "label": plain(lang, f"lab.net.{key}", **values), "tone": tone,
+                         "brief": plain(lang, f"lab.brief.{key.removesuffix('_estimate')}") if key.removesuffix("_estimate") in BRIEF else ""})
 
     sure = not pair.draft or fixed(policy)
     told = str if sure else about
@@ -127,7 +129,8 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
         add(f"{key}_estimate" if pair.draft else key, about(value) if pair.draft else value, old if pair.draft else None, tone)
     memory = source.trace.meta.memory
     if memory.get("originals") and memory.get("packed") and policy.precision != "stock":
-        add("weights", f"{size(memory['originals'])} → {size(memory['packed'])}")
+        stored = 32 if "32" in source.trace.meta.dtype else 16
+        add("weights", shrunk(memory["originals"], memory["packed"]), stored=str(stored))
     if memory.get("cache") and policy.tdc:
         add("cache", size(memory["cache"]))
     if not pair.draft and source.psnr is not None and math.isfinite(source.psnr):
@@ -155,7 +158,7 @@ def lead(source, faster: float | None, lang: str) -> str:
         return ""
     word = {"psnr": "hidden", "psnr_seen": "seen", "psnr_far": "far"}[closeness(source.psnr)[0]]
     return plain(lang, f"lab.net.lead_{'both' if faster >= 1.005 else 'weights'}", speed=f"{faster:.2f}",
-                 weights=f"{size(memory['originals'])} → {size(memory['packed'])}",
+                 weights=shrunk(memory["originals"], memory["packed"]),
                  loss=plain(lang, f"lab.net.loss_{word}", psnr=f"{source.psnr:.1f}"))
 
 
@@ -242,8 +245,8 @@ def count(drawn: list[grids.Grid]) -> Totals:
 def brief(grid: grids.Grid, lang: str) -> list[dict[str, Any]]:
     """The figures of a run in progress."""
     now = count([grid])
-    return [{"value": bits(now.bits), "was": None, "label": plain(lang, "lab.net.bits", computed=bits(now.bits_computed))},
-            {"value": share(now.skipped), "was": None, "label": plain(lang, "lab.net.skipped")},
+    return [{"value": bits(now.bits), "was": None, "label": plain(lang, "lab.net.bits", computed=bits(now.bits_computed)), "brief": plain(lang, "lab.brief.bits")},
+            {"value": share(now.skipped), "was": None, "label": plain(lang, "lab.net.skipped"), "brief": plain(lang, "lab.brief.skipped")},
             {"value": share(now.predictor), "was": None, "label": plain(lang, "lab.net.predictor")}]
 
 
@@ -285,6 +288,12 @@ def bits(value: float) -> str:
 def share(value: float) -> str:
     """A share as "50 %"."""
     return f"{100 * value:.0f} %" if value is not None and np.isfinite(value) else "–"
+
+
+def shrunk(before: float, after: float) -> str:
+    """Two counts of bytes as "56.6 → 8.5 MB", each with its unit where these differ."""
+    was, now = size(before), size(after)
+    return f"{was.split()[0]} → {now}" if was.split()[1] == now.split()[1] else f"{was} → {now}"
 
 
 def size(count: float) -> str:

@@ -1,10 +1,16 @@
-// "Why is this cell like that?": two plain sentences, then the numbers against their limits, the layers, real values.
-const body = find(".body"), coarse = matchMedia("(pointer: coarse)").matches;
-let pin = null, turn = 0, open = false;
-function hint() { body.replaceChildren(make("h2", {}, t("lab.explain.title")), make("p", { class: "fine" }, t("lab.explain.hint"))); }
-function table(head, rows, label) {
+// "Why is this cell like that?" A sentence for each of its colours, then why it computed; below, the numbers against
+// their limits, the layers, real values. The card stands below the map, or beside the cell where that is out of sight.
+const AWAY = 10, WIDEST = 540;
+const MARGIN = 8;
+// The part of the window that nothing covers: on a phone the Run button stands at its foot.
+function room() {
+  const view = window.visualViewport, top = (view?.offsetTop ?? 0) + MARGIN, foot = document.querySelector(".go-wrap");
+  const covered = foot && getComputedStyle(foot).position === "fixed" && foot.clientHeight ? foot.getBoundingClientRect().top : Infinity;
+  return { top, bottom: Math.min(top - 2 * MARGIN + (view?.height ?? innerHeight), covered - MARGIN), left: MARGIN, right: document.documentElement.clientWidth - MARGIN };
+}
+function rows(head, cells, label) {
   return make("table", { "aria-label": label }, make("thead", {}, make("tr", {}, ...head.map((h) => make("th", { scope: "col" }, h)))),
-    make("tbody", {}, ...rows.map((cells) => make("tr", {}, ...cells.map((c, i) => (i ? make("td", {}, c) : make("th", { scope: "row" }, c)))))));
+    make("tbody", {}, ...cells.map((row) => make("tr", {}, ...row.map((c, i) => (i ? make("td", {}, c) : make("th", { scope: "row" }, c)))))));
 }
 function ruler(sample) {
   const w = 100 / sample.values.length, top = Math.max(...sample.values.map(Math.abs)) || 1;
@@ -18,26 +24,65 @@ function ruler(sample) {
   sample.values.forEach((v, i) => { bar(i * w + w * 0.1, w * 0.26, v, "real"); bar(i * w + w * 0.37, w * 0.26, sample.nvfp4[i], "four"); bar(i * w + w * 0.64, w * 0.26, sample.int8[i], "eight"); });
   return svg;
 }
-function show(info) {
-  const more = make("details", { class: "numbers" }, make("summary", {}, t("lab.explain.numbers")));
-  more.open = open;
-  more.addEventListener("toggle", () => { open = more.open; });
-  if (info.numbers.length) more.append(table([t("lab.explain.quantity"), t("lab.explain.value"), t("lab.explain.limit")], info.numbers, t("lab.explain.numbers")));
-  more.append(table([t("lab.explain.layer"), t("lab.explain.took"), t("lab.explain.why")], info.layers, t("lab.explain.layers")));
-  if (info.sample) {
-    const { sample } = info;
-    more.append(make("h3", {}, sample.title), ruler(sample), make("p", { class: "key fine" }, make("i", { class: "real" }), t("lab.sample.real"), make("i", { class: "four" }), "NVFP4", make("i", { class: "eight" }), "INT8"),
-      make("div", { class: "scroll", tabindex: "0" }, table(["", ...sample.values.map((_, i) => String(i + 1))], sample.rows, sample.title)), make("p", { class: "fine" }, sample.note));
+// home: the place below the map; cell(pin): the pinned cell's rectangle in the window; leave(): give the map the focus.
+function answers(home, cell, leave) {
+  const card = home.querySelector(".explain"), body = card.querySelector(".body"), close = card.querySelector(".close");
+  let pin = null, turn = 0, open = false, fresh = false, asked = false;
+  const afloat = () => card.classList.contains("afloat");
+  function dock() {
+    card.classList.remove("afloat"); card.removeAttribute("style"); home.style.minHeight = ""; close.hidden = true;
   }
-  body.replaceChildren(make("h2", {}, info.title, " ", make("small", {}, t(coarse ? "lab.explain.tap" : "lab.explain.keys"))), ...info.sentences.map((s) => make("p", {}, s)), more);
+  function float() {
+    const seen = room(), at = cell(pin), width = Math.min(WIDEST, seen.right - seen.left);
+    if (!at || at.bottom < seen.top || at.top > seen.bottom) return dock();
+    if (!afloat()) { home.style.minHeight = `${card.offsetHeight}px`; card.classList.add("afloat"); close.hidden = false; }
+    Object.assign(card.style, { width: `${width}px`, maxHeight: "none" });
+    const tall = card.offsetHeight, below = seen.bottom - at.bottom - AWAY, above = at.top - AWAY - seen.top, under = tall <= below || below >= above;
+    const high = Math.min(tall, under ? below : above);
+    Object.assign(card.style, {
+      maxHeight: `${high}px`, top: `${under ? at.bottom + AWAY : at.top - AWAY - high}px`,
+      left: `${Math.max(seen.left, Math.min((at.left + at.right - width) / 2, seen.right - width))}px`,
+    });
+  }
+  function place() {
+    if (!fresh) return afloat() && float();
+    fresh = false; dock();
+    const seen = room(), whole = card.querySelector(".answer").getBoundingClientRect();
+    if (whole.top < seen.top || whole.bottom > seen.bottom) float();
+  }
+  function replace() { if (afloat() && !asked) { asked = true; requestAnimationFrame(() => { asked = false; if (afloat()) float(); }); } }
+  window.addEventListener("scroll", replace, { passive: true });
+  for (const frame of [window, window.visualViewport].filter(Boolean)) frame.addEventListener("resize", replace);
+  function shut() { dock(); leave(); }
+  close.addEventListener("click", shut);
+  window.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && afloat()) { event.preventDefault(); event.stopPropagation(); shut(); }
+  }, true);
+  function hint() { dock(); body.replaceChildren(make("h2", {}, t("lab.explain.title")), make("p", { class: "fine" }, t("lab.explain.hint"))); }
+  function show(info) {
+    const more = make("details", { class: "numbers" }, make("summary", {}, t("lab.explain.numbers")));
+    more.open = open;
+    more.addEventListener("toggle", () => { open = more.open; place(); });
+    if (info.numbers.length) more.append(rows([t("lab.explain.quantity"), t("lab.explain.value"), t("lab.explain.limit")], info.numbers, t("lab.explain.numbers")));
+    more.append(rows([t("lab.explain.layer"), t("lab.explain.took"), t("lab.explain.why")], info.layers, t("lab.explain.layers")));
+    if (info.sample) {
+      const { sample } = info;
+      more.append(make("h3", {}, sample.title), ruler(sample), make("p", { class: "key fine" }, make("i", { class: "real" }), t("lab.sample.real"), make("i", { class: "four" }), "NVFP4", make("i", { class: "eight" }), "INT8"),
+        make("div", { class: "scroll", tabindex: "0" }, rows(["", ...sample.values.map((_, i) => String(i + 1))], sample.rows, sample.title)), make("p", { class: "fine" }, sample.note));
+    }
+    const said = info.sentences.map((sentence, i) => make("p", { class: info.marks[i] ? "of-colour" : "" }, info.marks[i] ? make("i", { class: `mark ${info.marks[i]}`, "aria-hidden": "true" }) : null, make("span", {}, sentence.replace(/(\d) ([%×])/g, "$1\u00a0$2"))));
+    body.replaceChildren(make("div", { class: "answer" }, make("h2", {}, info.title), ...said), ...(info.layers.length ? [more] : []));
+    place();
+  }
+  async function ask() {
+    if (!pin || !lab.server) return;
+    const mine = ++turn;
+    const info = await lab.call("explain", { block: pin.block, step: pin.step, source: lab.state.source, policy: lab.state.policy, which: lab.state.which, live: lab.busy && !lab.state.aside });
+    if (mine === turn && info) show(info);
+  }
+  lab.on("pin", (next) => { fresh ||= Boolean(next.clicked); pin = next; ask(); });
+  lab.on("unpin", () => { pin = null; fresh = false; turn++; hint(); });
+  lab.on("lang", () => (pin ? ask() : hint()));
+  lab.on("place", dock);
+  hint();
 }
-async function ask() {
-  if (!pin || !lab.server) return;
-  const mine = ++turn;
-  const info = await lab.call("explain", { ...pin, source: lab.state.source, policy: lab.state.policy, which: lab.state.which, live: lab.busy && !lab.state.aside });
-  if (mine === turn && info) show(info);
-}
-lab.on("pin", (next) => { pin = next; ask(); });
-lab.on("unpin", () => { pin = null; turn++; hint(); });
-lab.on("lang", () => (pin ? ask() : hint()));
-hint();

@@ -1,7 +1,7 @@
 // Three knobs on the histograms of the signals they cut. A bar changes colour at once; the map follows from the server.
 const ORDER = ["error_threshold", "tdc_threshold", "outlier_threshold"];
 const SHOWN = ["fp16", "w4a4", "w4a8", "sixbit", "break"];
-const list = find(".knob-list"), presets = find(".presets"), draft = find(".draft"), line = find(".draft-line"), grid = find(".advanced-grid");
+const list = find(".knob-list"), presets = find(".presets"), grid = find(".advanced-grid");
 const rows = {};
 let look = null, policy = null, headed = "";
 
@@ -102,7 +102,6 @@ function advanced() {
 lab.on("knobs", (next) => {
   look = next; policy = { ...next.policy };
   for (const name of ORDER) fill(next.knobs.find((k) => k.name === name));
-  draft.hidden = !next.draft; line.textContent = next.draft ?? "";
   find(".band").textContent = lab.sentences(next.warning, next.band);
   find(".measure").hidden = !next.measure;
   const chosen = `${next.preset} ${next.presets}`;
@@ -110,10 +109,7 @@ lab.on("knobs", (next) => {
 });
 find(".advanced").addEventListener("toggle", advanced);
 find(".measure").addEventListener("click", () => lab.emit("go", { probe: true }));
-find(".run-draft").addEventListener("click", () => lab.emit("go", { draft: true }));
-find(".undo").addEventListener("click", () => lab.emit("look", { preset: null, policy: null, undo: true }));
-lab.on("busy", (busy) => { find(".run-draft").disabled = busy; find(".measure").disabled = busy; });
-// On a phone the Run button stays at the foot of the screen; it makes way while the draft's own buttons are seen.
-new IntersectionObserver((seen) => lab.emit("draft_seen", seen.at(-1).isIntersecting)).observe(find(".draft-do"));
+lab.on("busy", (busy) => { find(".measure").disabled = busy; });
+strip(find(".strip"));
 lab.on("lang", heads);
 heads();

@@ -1,5 +1,5 @@
 // The map: what every block did at every step, its views, its cursor, its zoom, and the same as a table.
-const frameNode = find(".plot-frame"), plot = find(".plot"), tip = find(".tip"), live = find("[aria-live]");
+const frameNode = find(".plot-frame"), plot = find(".plot"), tip = find(".tip"), live = find(".map > [aria-live]");
 const legend = find(".legend"), versus = find(".versus-pick"), which = find(".which-pick"), note = find(".map-note");
 const tableFrame = find(".table-frame"), tableButton = find(".as-table"), unzoom = find(".unzoom");
 let framed = "", resting = 0, data = null, cells = null, cursor = null, column = null, pinned = null, range = null, level = "";
@@ -7,16 +7,6 @@ const board = chart(plot);
 board.zoomable = !matchMedia("(pointer: coarse)").matches;
 board.zoomed = (next) => { range = next; unzoom.hidden = !range; redraw(); };
 
-const dark = () => document.body.classList.contains("dark") || document.documentElement.classList.contains("dark");
-function themed(value) {
-  if (!dark()) return value;
-  if (typeof value === "string") return props.dark[value] ?? value;
-  if (Array.isArray(value)) return value.map(themed);
-  if (value && typeof value === "object" && !ArrayBuffer.isView(value)) {
-    return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, k === "bdata" ? v : themed(v)]));
-  }
-  return value;
-}
 const muted = () => getComputedStyle(element).getPropertyValue("--muted").trim() || "#5a6072";
 const ink = () => getComputedStyle(element).getPropertyValue("--ink").trim() || "#1d2130";
 function box(block, step, grow = 0) {
@@ -56,7 +46,7 @@ function draw() {
   if (!data || !frameNode.clientWidth) return;            // in a place that is not shown; the size observer draws it then
   const rows = data.blocks.length || 12;
   const wide = frameNode.clientWidth > 620;
-  frameNode.style.height = `${Math.min(640, Math.max(220, rows * (rows > 20 ? 13.6 : wide ? 25 : 20))) + 38}px`;
+  frameNode.style.height = `${Math.min(640, Math.max(220, rows * (rows > 20 ? 13.6 : !wide ? 20 : innerHeight > 800 ? 25 : 19))) + 38}px`;
   const before = level;
   level = levelNow();
   if (before && before !== level) headings();             // the key to a cell's tiles belongs to the fine level only
@@ -71,12 +61,21 @@ function draw() {
   element.dataset.level = level; element.dataset.seen = data.id ?? "";
 }
 new ResizeObserver(() => redraw()).observe(frameNode);
+window.addEventListener("resize", () => redraw());
 let asked = false;
 function redraw() {
   if (asked) return;
   asked = true;
   requestAnimationFrame(() => { asked = false; draw(); });
 }
+// Where a cell is in the window.
+function rectangle({ block, step }) {
+  if (!data) return null;
+  const area = plot.getBoundingClientRect(), view = { x: range?.x ?? [-0.5, data.steps - 0.5], y: range?.y ?? [data.blocks.length - 0.5, -0.5] }, X = (v) => area.left + EDGE.l + ((v - view.x[0]) / (view.x[1] - view.x[0])) * (area.width - EDGE.l - EDGE.r);
+  const Y = (v) => area.top + EDGE.t + ((v - view.y[1]) / (view.y[0] - view.y[1])) * (area.height - EDGE.t - EDGE.b);
+  return { left: X(step - 0.5), right: X(step + 0.5), top: Y(block - 0.5), bottom: Y(block + 0.5) };
+}
+answers(find(".home"), rectangle, () => frameNode.focus({ preventScroll: true }));
 function cellAt(event) {
   const spot = data && board.at(event);
   if (!spot) return null;
@@ -100,11 +99,11 @@ window.addEventListener("pointerup", (event) => {
   const from = down; down = null;
   if (!from || Math.hypot(event.clientX - from[0], event.clientY - from[1]) > 5) return;
   const cell = cellAt(event);
-  if (cell) { move(cell, true); frameNode.focus({ preventScroll: true }); }
+  if (cell) { tip.hidden = true; move(cell, true); frameNode.focus({ preventScroll: true }); }
 }, true);
 frameNode.addEventListener("pointermove", (event) => {
   const cell = cellAt(event);
-  tip.hidden = !cell || event.buttons > 0;
+  tip.hidden = !cell || event.buttons > 0 || event.pointerType === "touch" || (pinned?.block === cell.block && pinned.step === cell.step);
   if (tip.hidden) return;
   tip.textContent = spoken(cell);
   const area = frameNode.getBoundingClientRect(), x = event.clientX - area.left, y = event.clientY - area.top;
@@ -115,9 +114,9 @@ frameNode.addEventListener("pointerleave", () => { tip.hidden = true; });
 function move(cell, pin) {
   cursor = cell; column = cell.step; redraw();
   live.textContent = spoken(cell);
-  if (pin) { pinned = cell; explain(); lab.emit("step", { step: cell.step + 1, from: "map" }); }
+  if (pin) { pinned = cell; explain(true); lab.emit("step", { step: cell.step + 1, from: "map" }); }
 }
-function explain() { if (pinned) lab.emit("pin", { block: pinned.block, step: pinned.step }); }
+function explain(clicked) { if (pinned) lab.emit("pin", { block: pinned.block, step: pinned.step, clicked: clicked === true }); }
 frameNode.addEventListener("keydown", (event) => {
   if (!data?.blocks.length) return;
   const by = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -1e6], End: [0, 1e6] }[event.key];
@@ -184,7 +183,7 @@ lab.on("map", (next) => {
   if (around !== framed) { framed = around; headings(); } else table();
   redraw();
   clearTimeout(resting);
-  if (pinned) resting = setTimeout(explain, 120);
+  if (pinned) resting = setTimeout(() => explain(), 120);
 });
 lab.on("look", () => clearTimeout(resting), false);         // it moves on: explaining now would slow the next map
 lab.on("unpin", () => { pinned = cursor = null; column = null; redraw(); }, false);

@@ -11,12 +11,12 @@ for (const key of ["a", "b"]) {
                  seconds: 0, times: null, state: "idle", label: "", ticks: [] };
 }
 const scrub = find(".scrub"), play = find(".play"), stepLabel = find(".step-label"), divider = find(".divider");
-let painted = "";
+let painted = "", late = false;
 let fps = 8, playing = !still, frame = 0, lastTick = 0, carried = 0, run = null, mode = "idle", view = "side";
 const there = () => Object.values(panes).filter((pane) => !pane.node.hidden);
 const most = (what) => Math.max(0, ...there().map((pane) => pane[what]));
 const looks = () => (there().length > 1 ? view : "side");          // one clip alone is compared with nothing
-let follow = true, at = 0, recordedFrom = 0, speed = 1, split = 0.5, race = null, notes = [];
+let fair = true, follow = true, at = 0, recordedFrom = 0, speed = 1, split = 0.5, race = null, notes = [];
 
 function blank(pane) {
   const { ctx } = pane, paint = ctx.createLinearGradient(0, 0, 0, SIZE);
@@ -98,6 +98,7 @@ function advance(now) {
     status(pane);
   }
   if (follow) scrubTo(most("step"));
+  timed();
   if (!running && !race.over) { race.over = true; find(".again").hidden = false; }
 }
 function tick(now) {
@@ -132,6 +133,23 @@ function status(pane) {
   const word = { waiting: t("lab.race.waiting"), decoding: t("lab.race.decoding"), stopped: t("lab.race.stopped") }[state];
   badge.textContent = pane.note || word || ""; badge.hidden = !badge.textContent;
 }
+// What the clocks say, in words: at a chosen step the time until then, at the end how the ratio follows from the two.
+const secs = (value, whole) => value.toFixed(whole < 10 ? 2 : 1);
+function told(behind) {
+  const { a, b } = panes, steps = [a, b].map((pane) => pane.times?.[Math.min(at, pane.total) - 1]);
+  const wholes = [a, b].map((pane) => (mode === "recorded" ? pane.whole : pane.state === "done" ? pane.seconds : null));
+  const known = wholes.every((seconds) => seconds > 0), other = a.label?.[0] === "lab.race.fp16" ? t("lab.preset.fp16") : a.label && t(...a.label);
+  const here = !follow && steps.every((seconds) => seconds > 0) ? t("lab.race.at_step", { step: Math.min(at, Math.max(a.total, b.total)), a: secs(steps[0], wholes[0]), b: secs(steps[1], wholes[1]) }) : "";
+  if (follow && there().some((pane) => pane.state === "running" || pane.state === "waiting")) return lab.sentences(t("lab.race.clocks"), behind);
+  if (!known) return here;
+  const faster = wholes[0] >= wholes[1], [long, short] = faster ? wholes : [...wholes].reverse();
+  const whole = t(!fair ? "lab.race.whole_unfair" : faster ? "lab.race.whole" : "lab.race.whole_slower", { long: secs(long, long), short: secs(short, short), ratio: (long / short).toFixed(2), other });
+  return lab.sentences(here, whole, here && steps[1] > steps[0] ? behind : "");
+}
+function timed() {
+  const line = find(".times"), words = there().length > 1 ? told(late ? t("lab.race.behind", { name: t(...panes.b.label) }) : "") : "";
+  if (line.textContent !== words) line.textContent = words;
+}
 function ticks(pane) {
   const list = pane.node.querySelector(".ticks");
   list.replaceChildren(...pane.ticks.map((tick) =>
@@ -147,6 +165,7 @@ function scrubTo(step) {
   const words = value > total ? t("lab.race.finished") : t("lab.race.step", { step: value, total });
   if (stepLabel.textContent !== words) stepLabel.textContent = total ? words : "";
   scrub.setAttribute("aria-valuetext", words);
+  timed();
 }
 function pick(step) {
   follow = step > most("total"); at = step;
@@ -154,7 +173,7 @@ function pick(step) {
   scrubTo(step); Object.values(panes).forEach(status); draw();
 }
 function buttons() {
-  play.textContent = playing ? "❚❚" : "▶";
+  play.replaceChildren(make("span", { "aria-hidden": "true" }, playing ? "❚❚" : "▶"), " ", t(playing ? "lab.race.pause_word" : "lab.race.play_word"));
   play.title = t(playing ? "lab.race.pause" : "lab.race.play"); play.setAttribute("aria-label", play.title);
   for (const b of element.querySelectorAll("[data-view]")) {
     b.setAttribute("aria-pressed", String(b.dataset.view === looks()));
@@ -172,7 +191,7 @@ function place(given) {
   buttons();
 }
 async function recorded(data) {
-  reset(data.run); mode = "recorded"; fps = data.fps; speed = data.speed || 1; race = { over: false };
+  reset(data.run); mode = "recorded"; fps = data.fps; fair = data.fair !== false; speed = data.speed || 1; race = { over: false };
   const mine = race;
   place(data.panes);
   for (const [key, given] of Object.entries(data.panes)) {
@@ -181,8 +200,8 @@ async function recorded(data) {
     status(pane); ticks(pane);
   }
   const { a, b } = data.panes, slow = (from) => b.times[2] - (from && b.times[0]) > a.times[2] - (from && a.times[0]);
-  const behind = a?.label[0] === "lab.race.fp16" && b && slow(0) && slow(1) && b.seconds < a.seconds;      // the first steps compute everything
-  notes = [data.note && (() => t(...data.note)), behind && (() => t("lab.race.behind", { name: t(...b.label) }))].filter(Boolean); noted();
+  late = a?.label[0] === "lab.race.fp16" && b && slow(0) && slow(1) && b.seconds < a.seconds;      // the first steps compute everything
+  notes = data.note ? [() => t(...data.note)] : []; noted();
   await Promise.all(Object.entries(data.panes).map(async ([key, given]) => {
     const pane = panes[key];
     const [steps, final] = await Promise.all([decode(given.sheet), decode(given.final)]);
@@ -199,8 +218,8 @@ function restart() {
   if (still) recordedFrom -= 1e9;
 }
 async function live(data) {
-  if (data.run !== run) { reset(data.run); mode = "live"; find(".again").hidden = true; }
-  fps = data.fps || fps;
+  if (data.run !== run) { reset(data.run); mode = "live"; late = false; find(".again").hidden = true; }
+  fps = data.fps || fps; fair = data.fair !== false;
   notes = data.note ? [() => t(...data.note)] : []; noted();
   place(data.panes);
   for (const pane of there()) {
@@ -213,6 +232,7 @@ async function live(data) {
     if (given.ticks) ticks(pane);
   }
   if (follow) scrubTo(most("step"));
+  timed();
 }
 scrub.addEventListener("input", () => { pick(Number(scrub.value)); lab.emit("step", { step: Number(scrub.value), from: "race" }); });
 play.addEventListener("click", () => { playing = !playing; buttons(); });

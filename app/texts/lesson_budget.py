@@ -42,7 +42,7 @@ TEXTS = {
         "budget.block": "模块",
         "budget.tolerance": "复用容忍度：预算",
         "budget.ends_low": "谨慎：多计算",
-        "budget.ends_high": "便宜：多跳过",
+        "budget.ends_high": "省：多跳过",
         "budget.saw": "模块 {block}：一步一步花了多少（灰色：跳过；▲：柱子超出图外）",
         "budget.saw_alt": "一个模块各步累积的漂移，预算为横线；跳过的步有阴影",
         "budget.curve": "所有模块：更多预算换来什么，又拿走什么",
@@ -51,14 +51,14 @@ TEXTS = {
         "budget.drift": "一步的预期漂移",
         "budget.limit": "预算",
         "budget.skipped": "跳过",
-        "budget.predictor": "由预测决定的层调用",
+        "budget.predictor": "由预测决定的层计算",
         "budget.axis_spent": "相对漂移",
         "budget.fact_skipped": "的模块步被跳过",
-        "budget.fact_predictor": "的层调用由预测决定（不跳过时：{without}）",
+        "budget.fact_predictor": "的层计算由预测决定（不跳过时：{without}）",
         "budget.fact_bits": "比特（平均；只计计算部分：{computed}）",
         "budget.aha_none": "这样的预算下什么也没跳过：没有收益，只有检查的麻烦。",
         "budget.aha": "预算为 {budget} 时，{skipped} 的模块步被跳过。但跳过之后没有新鲜的 Γ 可供预测，"
-        "模块为保险起见用 8 比特。上一课的预测现在决定 {share} 的层调用，不跳过时是 {without}。"
+        "模块为保险起见用 8 比特。上一课的预测现在决定 {share} 的层计算，不跳过时是 {without}。"
         "两个好主意在争夺同样的格子。",
         "budget.limit_note": "一个模块最多连续跳过 {limit} 步；最初 {first} 步和最后 {last} 步总是计算。",
         "budget.partial": "这次录制有些漂移从未观测到；规则需要它时，重放按计算处理。",

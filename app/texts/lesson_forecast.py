@@ -52,7 +52,7 @@ TEXTS = {
         "forecast.layer": "层",
         "forecast.tolerance": "4 比特容忍度",
         "forecast.ends_low": "谨慎：更多 8 比特",
-        "forecast.ends_high": "便宜：更多 4 比特",
+        "forecast.ends_high": "省：更多 4 比特",
         "forecast.dots": "每个点是一步。阴影：预测说用 4 比特",
         "forecast.dots_alt": "上一步的变化与实测 4 比特误差，以及拟合直线和容忍度",
         "forecast.lines": "全部 {count} 层的同一种直线：斜率，以及它解释了多少",

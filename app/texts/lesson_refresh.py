@@ -57,7 +57,7 @@ TEXTS = {
         "refresh.axis_error": "所保存变化的误差",
         "refresh.without": "未净化",
         "refresh.with": "已净化",
-        "refresh.alarm": "各层的离群值警报多久响一次（r > {limit}）",
+        "refresh.alarm": "各层多久出现一次离群值（r > {limit}）",
         "refresh.alarm_alt": "各层计算调用中离群比超过界限的占比",
         "refresh.axis_share": "占其计算调用",
         "refresh.gains": "净化在真实视频中换来什么（{prompts} 条提示的平均，95 % 区间）",
@@ -68,7 +68,7 @@ TEXTS = {
         "refresh.fact_bits": "比特（只计计算部分；不净化：{without}）",
         "refresh.fact_error": "的缓存误差被去除",
         "refresh.aha_off": "不净化时，每个保存的变化都带着取整误差，每次跳过再加一遍。打开净化，看看能去掉多少。",
-        "refresh.aha_never": "这次录制中警报从未响过：没有输入的最大值超过平均值的 {limit} 倍。净化在这里什么也不改变。",
+        "refresh.aha_never": "这次录制中从未出现离群值：没有输入的最大值超过平均值的 {limit} 倍。净化在这里什么也不改变。",
         "refresh.aha_on": "净化涉及 {share} 的运算，去掉了缓存所传递取整误差的 {removed}。",
         "refresh.one_layer": "几乎全是同一种层：{group} 的调用中有 {rings} 会响。",
         "refresh.measured_little": "那么视频呢？{prompts} 条提示的实测：与 FP16 的接近程度，不净化 {without} dB，净化 {with_} dB。"
@@ -78,6 +78,6 @@ TEXTS = {
         "refresh.measured_worse": "那么视频呢？{prompts} 条提示的实测：与 FP16 的接近程度，不净化 {without} dB，净化 {with_} dB。"
         "在这个模型上它毫无帮助。",
         "refresh.unmeasured": "视频是否变好，只有真实运行才知道；测量之后，“对比”页会展示。",
-        "refresh.after_gelu": "还要留意这个比值本身：GELU 之后大多数数接近零，平均值很小，没有真正离群值的输入也会触发警报。",
+        "refresh.after_gelu": "还要留意这个比值本身：GELU 之后大多数数接近零，平均值很小，没有真正离群值的输入也会超过阈值。",
     },
 }

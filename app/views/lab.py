@@ -42,10 +42,10 @@ def build(lab: Lab) -> None:
     with gr.Row(elem_classes="lab-top", equal_height=False):
         with gr.Column(elem_classes="lab-left", scale=5, min_width=280):
             part("race")
-            part("knobs")
+            part("knobs", also=("chart", "theme", "strip"), dark=palette.DARK)
         with gr.Column(elem_classes="lab-right", scale=9, min_width=280):
-            part("map", also=("chart",), dark=palette.DARK, ramp=palette.SEQUENTIAL)
+            part("headline")
+            part("map", also=("chart", "theme", "explain"), dark=palette.DARK, ramp=palette.SEQUENTIAL)
             part("net")
-            part("explain")
             part("take", recordings=[[r.key, r.title, scene_of(r.about["prompt"])] for r in lab.recordings.values()], models=list(lab.settings.models),
                  model_name="", upload_bytes=lab.settings.upload_bytes)

@@ -132,7 +132,7 @@ def race_of(source: Source) -> dict[str, Any] | None:
     if source.race is not None:
         return labelled(source.race, source.policy)
     made = reels.race(source.key, source.reels, float(source.trace.meta.fps or 8))
-    return made and {**made, "note": ["lab.race.replayed", {"speed": f"{made['speed']:g}"}]}
+    return made and {**made, "fair": source.signals is None, "note": ["lab.race.replayed", {"speed": f"{made['speed']:g}"}]}
 
 
 def labelled(race: dict[str, Any] | None, policy: Policy) -> dict[str, Any] | None:

@@ -128,7 +128,7 @@ class Progress:
                 told["final"] = pane.final if not pane.sent or self.finished else None
                 pane.sent = True
             panes[key] = told
-        out: dict[str, Any] = {"id": self.run_id, "race": {"run": self.run_id, "fps": self.fps, "panes": panes}}
+        out: dict[str, Any] = {"id": self.run_id, "race": {"run": self.run_id, "fps": self.fps, "panes": panes, "fair": not any(lane.probe for lane in self.wish.lanes)}}
         if self._blocks:
             trace = self._so_far()
             grid = grids.build(trace.blocks, trace.layers, None, self._grid_steps)

@@ -95,8 +95,8 @@ def test_zoom_survives_updates(page):
     page.mouse.move(box["x"] + 420, box["y"] + 170, steps=4)
     page.mouse.up()
     page.wait_for_selector(".unzoom:not([hidden])")
+    page.wait_for_function(f"(x => x[1] - x[0] < 15)({ZOOM})")
     zoomed = page.evaluate(ZOOM)
-    assert zoomed[1] - zoomed[0] < 15
     node = page.evaluate_handle("document.querySelector('.plot canvas')")
     before = page.evaluate(DRAWN)
     move_knob(page, "tdc_threshold", 0.25)

@@ -18,8 +18,8 @@ from app.views.lab_server import functions
 from engine.settings import Policy
 from tests.app.standin import PROMPT
 
-ALL = ("sentence", "race", "knobs", "map", "net", "explain", "take")
-ALSO = {"map": ("chart",)}
+ALL = ("sentence", "race", "knobs", "headline", "map", "net", "take")
+ALSO = {"map": ("chart", "theme", "explain"), "knobs": ("chart", "theme", "strip")}
 MOUNT = """(parts) => {
   window.watched = {}; window.triggered = []; window.props = {};
   const server = new Proxy({}, {get: (_, name) => name === 'then' ? undefined : (ask) => window.answer(name, ask)});
@@ -58,6 +58,7 @@ def bench(chromium, lab):
     props = {
         "hub": {"texts": texts(), "sid": "tab", "event": None, "race": labelled(first.race(), first.policy), "source": first.key},
         "sentence": {"recorded": True, "vocabulary": {**words, "scene": scene_of(PROMPT)}, "prompt": PROMPT, "model": "tiny", "seed": 7},
+        "knobs": {"dark": palette.DARK},
         "map": {"dark": palette.DARK, "ramp": palette.SEQUENTIAL},
         "take": {"recordings": [[r.key, r.title, None] for r in lab.recordings.values()], "models": [], "upload_bytes": 10**7},
     }

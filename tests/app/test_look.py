@@ -362,11 +362,12 @@ def test_a_slower_policy_is_called_slower_and_the_original_is_not_raced_against_
     slow = type(source)(**{**vars(source), "seconds": {"reference": 9.2, "run": 10.0}, "key": "slow"})
     row = next(row for row in seen(slow)["net"]["figures"] if "slower" in row["label"])
     assert row["value"] == "1.09×" and row["tone"] == "warn"
-    assert not any(word in row["label"] for row in seen(source, Policy.preset("fp16"))["net"]["figures"] for word in ("faster", "slower"))
+    assert not any(word in row["label"] for row in seen(source, Policy.preset("fp16"))["net"]["figures"] for word in ("speed", "slower"))
+    assert any("speed" in row["label"] for row in seen(source)["net"]["figures"])
     assert closeness(32.9)[0] == "psnr" and closeness(24.0)[0] == "psnr_seen" and closeness(12.0) == ("psnr_far", "warn")
 
 
 def test_a_partly_unknown_draft_gives_no_figures(source):
     shown = seen(source, replace(source.policy, max_skips=6, tdc_threshold=0.9))
     assert shown["measure"] and [row["value"] for row in shown["net"]["figures"][:3]] == ["–", "–", "–"]
-    assert not any("faster" in row["label"] for row in shown["net"]["figures"]) and "cannot be estimated" in shown["net"]["note"]
+    assert not any("speed" in row["label"] for row in shown["net"]["figures"]) and "cannot be estimated" in shown["net"]["note"]
