@@ -13,7 +13,7 @@ from rich.table import Table
 from engine.cli import read_policy
 from engine.cli_inputs import check_folder_takes, check_taken, local_folder, read_inputs
 from engine.files import takes_files
-from engine.settings import Policy
+from engine.settings import Policy, unweighed
 
 
 def generate(given) -> int:
@@ -68,6 +68,7 @@ def compare(given) -> int:
     from engine.compare import COLUMNS, summary
     from engine.compare import compare as run
     from engine.files import write_atomic
+    from engine.run import attachment_of
 
     if given.csv is not None:
         check_target(given.csv, ".csv")
@@ -78,6 +79,9 @@ def compare(given) -> int:
         check_weights(pipe, [Policy.preset("fp16")])
         prompts = prompts_for(given, pipe)
         check_requests(pipe, prompts, given, inputs)
+        known = attachment_of(pipe).calibration
+        for sentence in dict.fromkeys(said for name in given.presets for said in unweighed(Policy.preset(name), known)):
+            err.print(f"note: {sentence}", style="yellow", markup=False, soft_wrap=True)
         task = bars.add_task("starting", total=1.0)
 
         def progress(done: float, total: float, what: str) -> None:

@@ -104,6 +104,10 @@ def test_the_command_measures_weights_and_says_how_long(tmp_path, capsys):
     assert found.weighed and len(found.rows) == 4
     assert main([*given, "--out", str(tmp_path / "d.json")]) == 0
     assert "Weighed" not in capsys.readouterr().out and not Calibration.load(tmp_path / "d.json").weighed
+    run = [*given[1:], "--presets", "dmpq_sensitive", "--calibration"]
+    for name, said in (("c.json", False), ("d.json", True)):
+        assert main(["compare", *run, str(tmp_path / name)]) == 0
+        assert ("every weight is 1" in " ".join(capsys.readouterr().err.split())) == said
 
 
 def test_a_policy_that_weighs_without_weights_is_told_so_where_it_is_set():
