@@ -10,7 +10,7 @@ from engine import Policy, Trace
 from engine.cli import main, read_policy
 from engine.commands import check_target, counted
 from engine.compare import COLUMNS, sample_prompts, summary
-from engine.records import Calibration
+from engine.records import Calibration, Coefficient
 from engine.video import read_mp4
 from engine.vocabulary import parse
 from tests import pipelines
@@ -236,8 +236,10 @@ def test_calibrate_and_compare_check_what_they_are_asked_before_they_run(model, 
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_calibration_of_other_weights_is_refused(model, tmp_path, capsys):
-    Calibration("0" * 16, 4, 3.0).save(tmp_path / "other.json")
+def test_a_calibration_of_other_weights_is_refused_once_a_model_of_the_hub_is_here(model, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("engine.commands.local_folder", lambda model: None)
+    lines = {("transformer", 0, "qkv"): Coefficient(0.0, 0.1, 0.0, 8)}
+    Calibration("0" * 16, 4, 3.0, lines).save(tmp_path / "other.json")
     assert generate(model, tmp_path, "--calibration", str(tmp_path / "other.json")) == 2
     assert "was fitted on other weights" in capsys.readouterr().err
 
@@ -257,8 +259,6 @@ def test_help_is_quick_and_needs_no_torch():
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "calibrate" in result.stdout
-
-
 
 
 def test_the_process_ends_with_the_code_and_nothing_of_its_words_is_lost():
