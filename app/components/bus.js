@@ -37,6 +37,13 @@ const make = (tag, attributes = {}, ...children) => {
   node.append(...children.filter((child) => child != null));
   return node;
 };
+// Options anew only where they differ: a list that is open under the visitor's hand would close.
+const choices = (select, entries, value) => {
+  const drawn = JSON.stringify(entries);
+  if (select.drawn !== drawn) select.replaceChildren(...entries.map(([key, label]) => make("option", { value: key }, label)));
+  select.drawn = drawn;
+  if (value != null) select.value = value;
+};
 const labels = () => {
   for (const node of element.querySelectorAll("[data-t]")) node.textContent = t(node.dataset.t);
   for (const node of element.querySelectorAll("[data-label]")) node.setAttribute("aria-label", t(node.dataset.label));

@@ -11,14 +11,20 @@ function go(next, focus) {
   lab.emit("place", place);
 }
 lab.go = (next) => go(next);
+// Made once: a tab that is replaced between press and release loses its click.
+tabs.append(...places.map((name) => make("button", {
+  type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `place-${name}`, onclick: () => go(name),
+  onkeydown: (event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (by) { event.preventDefault(); event.stopPropagation(); go(places[(places.indexOf(place) + by + 3) % 3], true); }
+  } })));
 function show() {
   labels();
-  tabs.replaceChildren(...places.map((name) => make("button", {
-    type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `place-${name}`, "aria-selected": String(name === place), tabindex: name === place ? 0 : -1, onclick: () => go(name),
-    onkeydown: (event) => {
-      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (by) { event.preventDefault(); event.stopPropagation(); go(places[(places.indexOf(place) + by + 3) % 3], true); }
-    } }, t(`common.${name}`))));
+  for (const tab of tabs.children) {
+    const name = tab.id.slice(4);
+    tab.setAttribute("aria-selected", String(name === place)); tab.tabIndex = name === place ? 0 : -1;
+    tab.textContent = t(`common.${name}`);
+  }
   language.textContent = lab.lang === "en" ? "中文" : "English";
   language.lang = lab.lang === "en" ? "zh-CN" : "en";
   machine.textContent = t(`lab.machine.${props.machine}`, props.machine_values || {}); machine.hidden = !machine.textContent;

@@ -8,12 +8,30 @@ const speak = (wish) => wish.split(",").map((w) => (w.trim().startsWith("zh") ? 
 Object.assign(state, { view: "decision", versus: "draft", policy: null, preset: null, source: props.source, mode: "race", ...lab.state });
 state.sid ||= props.sid || "";
 
+// The answer; null where the wish was refused, undefined where the server could not be reached (Gradio gives undefined
+// then and throws nothing). Both have been said.
+let cut = "", said = "";
+lab.on("status", ({ sentence }) => { said = sentence; }, false);
 lab.call = async (name, extra = {}) => {
-  try {
-    const answer = await server[name]({ sid: state.sid, lang: lab.lang, ...extra });
-    if (answer?.error) { lab.say(answer.error, "bad"); return null; }
-    return answer;
-  } catch { lab.say(t("lab.status.unreachable"), "bad"); return null; }
+  let answer;
+  try { answer = await server[name]({ sid: state.sid, lang: lab.lang, ...extra }); } catch { /* as undefined */ }
+  if (!answer) { cut = t("lab.status.unreachable"); lab.say(cut, "bad"); return undefined; }
+  if (cut && said === cut) lab.say("");
+  cut = "";
+  if (answer.error) { lab.say(answer.error, "bad"); return null; }
+  return answer;
+};
+// What was clicked is kept and done as soon as the server answers, unless it is `moot` by then.
+const PAUSE = 500, LONGEST_PAUSE = 8000;         // ms
+let wake = () => {};
+const rest = (lost) => new Promise((done) => { wake = done; setTimeout(done, Math.min(LONGEST_PAUSE, PAUSE * 2 ** lost)); });
+lab.insist = async (name, extra = {}, moot = () => false) => {
+  for (let lost = 0; ; lost++) {
+    const answer = await lab.call(name, extra);
+    if (answer !== undefined || moot()) return answer;
+    await rest(lost);
+    if (moot()) return undefined;
+  }
 };
 let flying = false, again = false, asked = 0;
 // Gives the answer; null where the wish was refused (the page then stands where it stood), undefined where none is due:
@@ -23,19 +41,25 @@ async function look(fields = {}) {
   Object.assign(state, fields);
   if (!state.source) return undefined;
   again = true;
-  if (flying) return undefined;
+  lab.emit("wished", { view: state.view, preset: state.preset });
+  if (flying) { wake(); return undefined; }
   flying = true;
-  let found = null;
+  let found = null, lost = 0;
   try {
     while (again) {
       again = false;
       const { view, versus, policy, preset, source, which } = state;
       const answer = await lab.call("look", { view, versus, policy, preset, source, which, undo: Boolean(state.undo) });
-      state.undo = false;
+      if (answer === undefined) {                  // not reached: the wish, or a newer one, is kept
+        if (!again) await rest(lost++);
+        again = true;
+        continue;
+      }
+      state.undo = false; lost = 0;
       found = answer;
       if (answer && again) draw(answer);           // a newer wish is waiting: its settings stay
       else if (answer) take(answer);
-      else if (!again && shown) { settle(shown); lab.emit("knobs", shown); }
+      else if (!again && shown) { settle(shown); lab.emit("wished", { view: state.view, preset: state.preset }); lab.emit("knobs", shown); }
     }
   } finally { flying = false; }
   return found;
@@ -74,7 +98,7 @@ lab.on("go", (how) => {
   trigger("run", { id: state.runId, sid, lang: lab.lang, policy, preset, mode: how?.mode ?? mode, steps, guidance, height, width, frames, source, prompt, seed, negative, model, probe: Boolean(how?.probe) });
   watchdog();
 }, false);
-lab.on("halt", async () => { lab.emit("stopping", true); lab.say(t("lab.status.stopping")); await lab.call("stop", { id: state.runId }); }, false);
+lab.on("halt", async () => { lab.emit("stopping", true); lab.say(t("lab.status.stopping")); await lab.insist("stop", { id: state.runId }, () => !lab.busy); }, false);
 // A run that the server never answers (a lost connection) must not lock the page for ever.
 let heard = 0;
 function watchdog() {
@@ -111,10 +135,12 @@ function ended(answer) {
 }
 watch("sid", () => { state.sid = props.sid; });
 // A run without pictures (a file) leaves no other run's beside its map. While a run is going, the panes are the run's.
+let opening = 0;
 async function open(source) {
+  const mine = ++opening, newer = () => mine !== opening;
   if (lab.busy) aside(true);
-  const answer = await lab.call("open", { source });
-  if (!answer) return null;
+  const answer = await lab.insist("open", { source }, newer);
+  if (!answer || newer()) return null;
   if (!lab.busy) lab.emit("race", answer.race ?? { run: source, panes: {}, note: ["lab.race.no_video", {}] });
   lab.emit("unpin", {}); lab.emit("source", answer.look.about); take(answer.look);
   return answer;

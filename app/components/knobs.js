@@ -55,25 +55,29 @@ function fill(info) {
   part.more.textContent = info.beyond ? t("lab.ends.beyond", { count: info.beyond }) : ""; part.more.title = t("lab.ends.beyond.what");
 }
 element.addEventListener("pointerdown", () => { lab.dragging = true; });
-for (const end of ["pointerup", "pointercancel"]) window.addEventListener(end, () => { lab.dragging = false; });
+for (const end of ["pointerup", "pointercancel"]) window.addEventListener(end, () => { if (lab.dragging) setTimeout(advanced); lab.dragging = false; });
 
 function change(fields, preset) {
   policy = { ...policy, ...fields };
   lab.emit("look", { policy, preset });
 }
-function segment(name) {
-  return make("button", { type: "button", "data-preset": name, title: t(`lab.preset.${name}.what`), "aria-pressed": String(look?.preset === name),
-    onclick: () => lab.emit("look", { preset: name, policy: null }) }, t(`lab.preset.${name}`));
+// Made once: a button that is replaced between press and release loses its click.
+const segments = SHOWN.map((name) => make("button", { type: "button", "data-preset": name, onclick: () => lab.emit("look", { preset: name, policy: null }) }));
+const pick = make("select", { class: "more-presets", onchange: () => pick.value && lab.emit("look", { preset: pick.value, policy: null }) });
+presets.append(...segments, pick);
+function pressed(preset) {
+  for (const b of segments) b.setAttribute("aria-pressed", String(b.dataset.preset === preset));
+  const other = [...pick.options].some((o) => o.value && o.value === preset);
+  pick.value = other ? preset : ""; pick.classList.toggle("chosen", other);
 }
 function heads() {
   labels();
   const others = (look?.presets ?? []).filter((name) => !SHOWN.includes(name));
-  const pick = make("select", { class: "more-presets", "aria-label": t("lab.presets.more"),
-    onchange: (event) => event.target.value && lab.emit("look", { preset: event.target.value, policy: null }) },
-    make("option", { value: "" }, t("lab.presets.more")), ...others.map((name) => make("option", { value: name, selected: look?.preset === name }, t(`lab.preset.${name}`))));
-  pick.classList.toggle("chosen", others.includes(look?.preset));
+  for (const b of segments) { b.title = t(`lab.preset.${b.dataset.preset}.what`); b.textContent = t(`lab.preset.${b.dataset.preset}`); }
+  choices(pick, [["", t("lab.presets.more")], ...others.map((name) => [name, t(`lab.preset.${name}`)])]);
+  pick.setAttribute("aria-label", t("lab.presets.more")); pick.hidden = !others.length;
+  pressed(look?.preset);
   find(".preset-what").textContent = look ? t(`lab.preset.${look.preset || "own"}.what`) : "";
-  presets.replaceChildren(...SHOWN.map(segment), ...(others.length ? [pick] : []));
   advanced();
 }
 const FIELDS = [
@@ -83,7 +87,7 @@ const FIELDS = [
 ];
 const RUN = [["negative", ""], ["steps", 2, 200, 1], ["guidance", 1, 20, 0.5], ["height", 16, 1088, 16], ["width", 16, 1920, 16], ["frames", 1, 161, 4]];
 function advanced() {
-  if (!policy || !find(".advanced").open || grid.contains(document.activeElement)) return;
+  if (!policy || !find(".advanced").open || grid.contains(document.activeElement) || (lab.dragging && grid.children.length)) return;
   const field = (name, spec, value, set) => {
     const id = `adv-${name}`;
     let control;
@@ -107,6 +111,7 @@ lab.on("knobs", (next) => {
   const chosen = `${next.preset} ${next.presets}`;
   if (chosen !== headed) { headed = chosen; heads(); } else advanced();
 });
+lab.on("wished", ({ preset }) => { if (preset != null) pressed(preset); }, false);          // before the answer is there
 find(".advanced").addEventListener("toggle", advanced);
 find(".measure").addEventListener("click", () => lab.emit("go", { probe: true }));
 lab.on("busy", (busy) => { find(".measure").disabled = busy; });

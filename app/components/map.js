@@ -131,9 +131,8 @@ frameNode.addEventListener("keydown", (event) => {
 for (const b of element.querySelectorAll("[data-view]")) {
   b.addEventListener("click", () => { lab.emit("look", { view: b.dataset.view }); });
 }
-function options(select, entries, value) {
-  select.replaceChildren(...entries.map(([key, label]) => make("option", { value: key, selected: key === value }, label)));
-}
+function pressed(view) { for (const b of element.querySelectorAll("[data-view]")) b.setAttribute("aria-pressed", String(b.dataset.view === view)); }
+lab.on("wished", ({ view }) => pressed(view), false);          // before the answer is there
 versus.addEventListener("change", () => lab.emit("look", { versus: versus.value }));
 which.addEventListener("change", () => lab.emit("look", { which: which.value }));
 unzoom.addEventListener("click", () => board.zoomed(null));
@@ -158,11 +157,11 @@ function table() {
 }
 function headings() {
   labels();
-  for (const b of element.querySelectorAll("[data-view]")) b.setAttribute("aria-pressed", String(b.dataset.view === (data?.view ?? "decision")));
+  pressed(data?.view ?? "decision");
   versus.parentElement.hidden = (data?.versus ?? []).length < 2;
-  options(versus, (data?.versus ?? ["draft"]).map((k) => [k, t(`lab.versus.${k}`)]), data?.against ?? "draft");
+  choices(versus, (data?.versus ?? ["draft"]).map((k) => [k, t(`lab.versus.${k}`)]), data?.against ?? "draft");
   which.parentElement.hidden = (data?.whiches ?? []).length < 2;
-  options(which, (data?.whiches ?? []).map((k) => [k, k]), data?.which);
+  choices(which, (data?.whiches ?? []).map((k) => [k, k]), data?.which);
   legend.replaceChildren(...(data?.legend ?? []).map(([key, colour, kind]) =>
     make("li", {}, make("i", { class: kind, style: kind === "outline" || kind === "dotted" ? `border-color:${themed(colour)}` : `background:${themed(colour)}` }), t(key))));
   if (data?.view === "decision" && data.groups.length > 1 && data.blocks.length && frameNode.clientWidth && levelNow() === "fine") {

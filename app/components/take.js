@@ -52,8 +52,8 @@ function heads() {
   }
   const own = [...(about?.own || [])];           // runs of this tab, and what is looked at where that is neither (a file)
   if (about && ![...own, ...props.recordings].some(([key]) => key === about.key)) own.unshift([about.key, about.title]);
-  runs.replaceChildren(...own.map(([key, title, policy]) => make("option", { value: key, selected: about.key === key }, policy ? `${title} · ${t(policy)}` : title)),
-    ...props.recordings.map(([key, title, scene]) => make("option", { value: key, selected: about?.key === key }, titled(title, scene))));
+  choices(runs, [...own.map(([key, title, policy]) => [key, policy ? `${title} · ${t(policy)}` : title]),
+    ...props.recordings.map(([key, title, scene]) => [key, titled(title, scene)])], about?.key);
   runs.parentElement.hidden = !runs.options.length;
   find("#model-list").replaceChildren(...props.models.map((m) => make("option", { value: m })));
   find(".model-name").textContent = name || t("lab.model.embedded");

@@ -42,7 +42,7 @@ def lab(recordings):
 
 @pytest.fixture
 def bench(chromium, lab):
-    """bench(query): the Lab's parts in a fresh tab. Errors of their scripts fail the test."""
+    """bench(query): the Lab's parts in a fresh tab, `before` run ahead of them. Errors of their scripts fail the test."""
     answers, errors = {fn.__name__: fn for fn in functions(lab)}, []
     page = chromium.new_page(viewport={"width": 1440, "height": 900})
     page.set_default_timeout(20_000)
@@ -63,14 +63,17 @@ def bench(chromium, lab):
         "take": {"recordings": [[r.key, r.title, None] for r in lab.recordings.values()], "models": [], "upload_bytes": 10**7},
     }
 
-    def load(query=""):
+    def load(query="", before="", drawn=True):
         page.goto("http://lab.test/" + query)
+        if before:
+            page.evaluate(before)
         page.evaluate(MOUNT, [{
             "name": name, "html": text_of(f"{name}.html"), "props": props.get(name, {}),
             "js": "".join(text_of(f"{script}.js") for script in ("bus", *ALSO.get(name, ()), name)),
         } for name in ("hub", *ALL)])
         page.evaluate("lab6.on('map', (next) => { lab6.seen = next; })")
-        page.wait_for_selector("#lab-map [data-drawn]")
+        if drawn:
+            page.wait_for_selector("#lab-map [data-drawn]")
         return page
 
     yield load
@@ -242,7 +245,7 @@ def test_a_run_without_videos_leaves_no_other_runs_beside_its_map(bench, lab, so
 
 
 PIXELS = """() => Object.fromEntries(['a', 'b'].map((key) => { const ctx = document.querySelector(`[data-pane=${key}] canvas`).getContext('2d');
-    return [key, [80, 300].map((x) => [...ctx.getImageData(x, 180, 1, 1).data.slice(0, 3)])]; }))"""
+    return [key, [80, 300].map((x) => [...ctx.getImageData(x - 4, 176, 9, 9).data].filter((_, i) => i % 4 < 3))]; }))"""
 
 
 def test_wipe_and_difference_show_both_videos_in_one(bench):
@@ -260,7 +263,9 @@ def test_wipe_and_difference_show_both_videos_in_one(bench):
     page.wait_for_timeout(300)
     wanted = [[min(255, 4 * abs(a - b)) for a, b in zip(*pair)] for pair in zip(side["a"], side["b"])]
     got = page.evaluate(PIXELS)["b"]
-    assert [(g, w) for pair in zip(got, wanted) for g, w in zip(*pair) if abs(g - w) > 8] == [] and max(map(max, wanted)) > 40
+    # Blending rounds: up to three levels of 255, which four times is twelve.
+    away = [abs(g - w) for pair in zip(got, wanted) for g, w in zip(*pair)]
+    assert sum(away) / len(away) < 8 and max(away) <= 16 and max(map(max, wanted)) > 40
 
 
 def test_on_a_phone_the_run_button_makes_way_for_the_drafts_own(tab):
@@ -274,3 +279,85 @@ def test_on_a_phone_the_run_button_makes_way_for_the_drafts_own(tab):
     go.wait_for(state="hidden")
     page.evaluate("() => scrollTo(0, 0)")
     go.wait_for(state="visible")
+
+
+# `down`: the server is not reached, which Gradio says with undefined; `slow`: the first look waits until it is let go.
+DOWN = "() => { const stock = window.answer; window.down = true; window.answer = (name, ask) => (window.down ? Promise.resolve(undefined) : stock(name, ask)); }"
+SLOW = """() => { const stock = window.answer; let go; const held = new Promise((done) => { go = done; }); window.go = go;
+    window.answer = async (name, ask) => { if (name === 'look') await held; return stock(name, ask); }; }"""
+
+
+def middle(page, selector):
+    page.locator(selector).scroll_into_view_if_needed()
+    box = page.locator(selector).bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def test_what_was_clicked_is_done_once_the_server_answers(bench):
+    page = bench()
+    page.wait_for_function("lab6.state.preset === 'sixbit'")
+    page.evaluate(DOWN)
+    page.click("[data-preset=w4a8]")
+    page.wait_for_selector(".status[data-tone=bad]")
+    page.click("#lab-map [data-view=drift]")
+    assert page.get_attribute("[data-preset=w4a8]", "aria-pressed") == page.get_attribute("#lab-map [data-view=drift]", "aria-pressed") == "true"
+    assert "does not answer" in page.inner_text(".status") and page.evaluate("lab6.seen.view") == "decision"
+    page.evaluate("() => { window.down = false; }")
+    page.wait_for_function("lab6.seen.view === 'drift' && lab6.state.preset === 'w4a8'")
+    page.wait_for_selector(".status:not([data-tone=bad])")
+
+
+def test_a_page_whose_first_answer_is_lost_draws_its_map(bench):
+    page = bench(before=DOWN, drawn=False)
+    page.wait_for_selector(".status[data-tone=bad]")
+    page.evaluate("() => { window.down = false; }")
+    page.wait_for_selector("#lab-map [data-drawn]")
+
+
+def test_a_run_that_is_opened_while_the_server_is_away_opens_later_and_the_newest_wins(bench):
+    page = bench()
+    page.wait_for_function("lab6.state.preset === 'sixbit'")
+    page.evaluate(DOWN)
+    page.select_option(".runs-pick", "recording:large")
+    page.wait_for_selector(".status[data-tone=bad]")
+    page.evaluate("() => { window.down = false; }")
+    page.wait_for_function("lab6.state.source === 'recording:large'")
+    page.evaluate("""() => { const stock = window.answer; window.answer = async (name, ask) => {
+        const answer = await stock(name, ask); if (name === 'open' && ask.source.endsWith('large')) await new Promise((done) => setTimeout(done, 400)); return answer; };
+        window.both = Promise.all(['recording:large', 'recording:red-star'].map((key) => lab6.open(key))); }""")
+    assert [bool(answer) for answer in page.evaluate("window.both")] == [False, True]
+    assert page.evaluate("lab6.state.source") == "recording:red-star"
+
+
+def test_a_button_pressed_before_the_first_answer_and_released_after_it_is_clicked(bench):
+    """The first answer gives the presets their state: the button must stay the same node under the pointer."""
+    page = bench(before=SLOW, drawn=False)
+    page.add_style_tag(content=".presets { position: fixed; top: 0; left: 0; z-index: 9; }")          # no layout here: it stays in its place
+    page.mouse.move(*middle(page, "[data-preset=w4a8]"))
+    page.mouse.down()
+    page.evaluate("go()")
+    page.wait_for_selector("#lab-map [data-drawn]")
+    page.wait_for_function("lab6.state.preset === 'sixbit'")
+    page.mouse.up()
+    page.wait_for_function("lab6.state.preset === 'w4a8'")
+
+
+def test_a_list_of_runs_is_not_built_again_under_the_visitors_hand(bench):
+    page = bench()
+    page.wait_for_function("lab6.state.preset === 'sixbit'")
+    kept = page.evaluate_handle("[...document.querySelectorAll('.runs-pick option, .more-presets option')]")
+    page.click("[data-preset=w4a8]")
+    page.wait_for_function("lab6.state.preset === 'w4a8'")
+    assert page.evaluate("all => all.length > 2 && all.every((option) => option.isConnected)", kept)
+    page.select_option(".more-presets", "int8_tdc")
+    page.wait_for_function("lab6.state.preset === 'int8_tdc'")
+    assert page.input_value(".more-presets") == "int8_tdc" and page.locator(".presets [aria-pressed=true]").count() == 0
+
+
+@pytest.mark.parametrize("lang, pause, play, names", [("en", "Pause", "Play", ("Pause the clips", "Play the clips")), ("zh-CN", "暂停", "播放", ("暂停视频", "播放视频"))])
+def test_the_play_button_says_what_a_press_does(bench, lang, pause, play, names):
+    page = bench("?lang=" + lang)
+    button = page.locator(".play")
+    for word, name in ((pause, names[0]), (play, names[1])):
+        assert button.inner_text().split()[-1] == word and button.get_attribute("aria-label") == name == button.get_attribute("title")
+        page.click(".play")
