@@ -14,9 +14,10 @@ from app.figures import grid as grids
 from app.i18n import plain
 from app.lessons import numbers
 from app.session import Source
+from app.weights import weights as weights_in
 from app.why import group as group_name
-from app.why import key, lines, named, percent, run_of_skips
-from engine.settings import Policy
+from app.why import key, lines, named, percent, run_of_skips, times
+from engine.settings import Policy, weighs
 from engine.trace import Trace
 
 SHOWN = {grids.SKIPPED: "–", grids.NVFP4: "4", grids.INT8: "8", grids.W4A16: "16", grids.STOCK: "16", grids.PURIFIED: "16",
@@ -24,9 +25,10 @@ SHOWN = {grids.SKIPPED: "–", grids.NVFP4: "4", grids.INT8: "8", grids.W4A16: "
 
 
 def explain(grid: grids.Grid, signals: grids.Grid, samples: Trace, policy: Policy,
-            block: int, step: int, lang: str) -> dict[str, Any]:
+            block: int, step: int, lang: str, weights: np.ndarray | None = None) -> dict[str, Any]:
     """Everything about cell (`block`, `step`), both indices into `grid`. `signals` fills in what was measured where
-    `grid` is a what-if; `samples` is the trace in which real values may be. Raises ValueError for a cell outside."""
+    `grid` is a what-if; `samples` is the trace in which real values may be; `weights` (B, 1, G) is what the policy
+    multiplies predicted errors by, by default as the calibration of `samples` says. Raises ValueError for a cell outside."""
     if not (0 <= block < len(grid.blocks) and 0 <= step < grid.steps):
         raise ValueError(f"Expected a block below {len(grid.blocks)} and a step below {grid.steps}; got {block} and {step}.")
     codes = grid.decision[block, step]
@@ -34,13 +36,15 @@ def explain(grid: grids.Grid, signals: grids.Grid, samples: Trace, policy: Polic
     if not codes.size or codes[0] == grids.NOTHING:
         return {"title": plain(lang, "lab.explain.pending", **name), "sentences": [], "marks": [], "numbers": [], "layers": [],
                 "sample": None}
-    why = lines(grid, policy, block, step, lang)
+    if weights is None:
+        weights = weights_in(grid, samples.meta.calibration, policy, next((v.model for v in grids.views(samples.blocks)), ""))
+    why = lines(grid, policy, weights, block, step, lang)
     return {
         "title": plain(lang, "lab.explain.head", **name, state=state(codes, lang)),
         "sentences": [line.text for line in why],
         "marks": [line.mark for line in why],
         "numbers": limits(grid, signals, policy, block, step, lang),
-        "layers": layers(grid, signals, block, step, lang),
+        "layers": layers(grid, signals, policy, weights[block, 0], block, step, lang),
         "sample": sample(samples, grid, block, step, lang),
     }
 
@@ -53,14 +57,18 @@ def explain_in(source: Source, wish: looks.Wish, block: int, step: int, lang: st
     seen, signals = looks.grid_of(pair.shown, wish.which), looks.grid_of(basis, wish.which)
     was = looks.grid_of(source.trace, wish.which)
     known = 0 <= block < len(was.blocks) and 0 <= step < was.steps
+
+    def told(grid: grids.Grid, policy: Policy) -> dict[str, Any]:
+        return explain(grid, signals, basis, policy, block, step, lang, looks.weights_of(source, policy, grid, wish.which))
+
     if not (pair.draft and known and grids.same_shape(was, seen)) or (was.decision[block, step] == grids.NOTHING).any():
-        return explain(seen, signals, basis, wish.policy, block, step, lang)
+        return told(seen, wish.policy)
     shown = looks.map_of(source, pair.shown, wish.policy, wish.which)
     same = (shown.decision[block, step] == was.decision[block, step]).all()
     by_run = same and source.signals is not None
-    told = explain(was if by_run else seen, signals, basis, source.policy if by_run else wish.policy, block, step, lang)
+    answer = told(was, source.policy) if by_run else told(seen, wish.policy)
     note = plain(lang, "lab.explain.kept") if same else plain(lang, "lab.explain.drafted", state=state(was.decision[block, step], lang))
-    return {**told, "sentences": [*told["sentences"], note], "marks": [*told["marks"], ""]}
+    return {**answer, "sentences": [*answer["sentences"], note], "marks": [*answer["marks"], ""]}
 
 
 def state(codes: np.ndarray, lang: str) -> str:
@@ -97,8 +105,8 @@ def limits(grid: grids.Grid, signals: grids.Grid, policy: Policy, block: int, st
     return rows
 
 
-def layers(grid: grids.Grid, signals: grids.Grid, block: int, step: int, lang: str) -> list[list[str]]:
-    """Rows of [layer, bits, why with its numbers]."""
+def layers(grid: grids.Grid, signals: grids.Grid, policy: Policy, weights: np.ndarray, block: int, step: int, lang: str) -> list[list[str]]:
+    """Rows of [layer, bits, why with its numbers]. `weights` (G): what the policy multiplied predicted errors by."""
     rows = []
     for g, group in enumerate(grid.groups):
         cause = named(grid.group_reasons, grid.group_reason[block, step, g])
@@ -106,7 +114,10 @@ def layers(grid: grids.Grid, signals: grids.Grid, block: int, step: int, lang: s
         predicted = grid.predicted[block, step, g]
         ratio = _either3(grid.outlier, signals.outlier, block, step, g)
         four, eight = (_either3(getattr(grid, n), getattr(signals, n), block, step, g) for n in ("error_nvfp4", "error_int8"))
-        if np.isfinite(predicted):
+        if np.isfinite(predicted) and weighs(policy):
+            parts.append(plain(lang, "lab.value.weighed", value=percent(predicted), weight=times(weights[[g]]),
+                               weighed=percent(predicted * weights[g])))
+        elif np.isfinite(predicted):
             parts.append(plain(lang, "lab.value.predicted", value=percent(predicted)))
         if np.isfinite(four):
             parts.append(plain(lang, "lab.value.measured", four=percent(four), eight=percent(eight)))

@@ -21,14 +21,16 @@ from app.figures.knob_histogram import knobs as histograms
 from app.i18n import plain, said, sentences
 from app.session import Source
 from app.settings import ROOT
+from app.weights import lent, weights
+from engine.policy import predict
 from engine.replay import lay_out, replay
-from engine.settings import BREAK_IT, Policy, needs_calibration, preset_name, warnings
+from engine.settings import BREAK_IT, Policy, needs_calibration, preset_name, unweighed, warnings, weighs
 from engine.trace import Trace
 
 AGREEMENT = ROOT / "assets" / "quality" / "replay_agreement.json"
 REPLAYS = 4          # kept per trace
 VIEWS = ("decision", "gamma", "drift", "outliers", "verdict")
-PRESET_ORDER = ("fp16", "w4a4", "w4a8", "sixbit", "break", "w4a16", "dmpq", "tdc", "dmpq_tdc", "int8_tdc")
+PRESET_ORDER = ("fp16", "w4a4", "w4a8", "sixbit", "break", "w4a16", "dmpq", "dmpq_sensitive", "tdc", "dmpq_tdc", "int8_tdc")
 
 
 class Close(NamedTuple):
@@ -151,8 +153,25 @@ def places_of(trace: Trace, which: str, view: grids.View) -> grids.Places:
 
 
 def calibration_of(source: Source):
-    """The predictor's lines that decided in the run, else those of its probe, else None."""
-    return source.trace.meta.calibration or (source.signals.meta.calibration if source.signals else None)
+    """The predictor's lines that decided in the run, else those of its probe, else None; weighed where that is known."""
+    kept = kept_of(source.trace)
+    if "calibration" not in kept:
+        kept["calibration"] = lent(source.trace.meta.calibration or (source.signals.meta.calibration if source.signals else None))
+    return kept["calibration"]
+
+
+def weights_of(source: Source, policy: Policy, grid: grids.Grid, which: str = "") -> np.ndarray:
+    """`app.weights.weights` of a grid of this source."""
+    views = views_of(source.signals or source.trace)
+    view = views.get(which) or next(iter(views.values()), None)
+    return weights(grid, calibration_of(source), policy, view.model if view else "")
+
+
+def as_weighed(signals: grids.Grid, source: Source, policy: Policy, which: str = "") -> grids.Grid:
+    """The signals, with measured 4-bit errors multiplied by what `policy` multiplies predicted ones by."""
+    if not weighs(policy):
+        return signals
+    return signals._replace(error_nvfp4=signals.error_nvfp4 * weights_of(source, policy, signals, which))
 
 
 def own_replay(source: Source) -> Trace:
@@ -197,7 +216,7 @@ def look(source: Source, wish: Wish, lang: str, rivals: dict[str, Source | None]
         moved = change if wish.against == "draft" else maps.changes(run, here)
     policy_preset = preset_of(wish.policy)
     note = "" if before is None or comparable else plain(lang, "lab.versus.differs")
-    predicted = _with_predictions(signals, basis, calibration_of(source), here, wish)
+    predicted = _with_predictions(signals, source, here, wish)
     told = counted(source, pair, wish.which)
     words = knob_words(told, wish.policy, lang, pair.draft)
     cuts = histograms(predicted, source.policy, wish.policy)
@@ -261,9 +280,10 @@ SHORT = ("qkv", "out", "up", "down", "self_qkv", "self_out", "cross_q", "cross_o
 
 
 def _map(source, pair, here, signals, change, wish, lang, note, rivals) -> dict[str, Any]:
-    out = payload(here, change, wish.view, lang, signals=signals, threshold=wish.policy.error_threshold,
+    truth = as_weighed(signals, source, wish.policy, wish.which)
+    out = payload(here, change, wish.view, lang, signals=truth, threshold=wish.policy.error_threshold,
                   draft=wish.against == "draft")
-    note = note or plain(lang, f"lab.view.{wish.view}.what")
+    note = note or plain(lang, f"lab.view.{wish.view}.{'weighed' if wish.view == 'verdict' and weighs(wish.policy) else 'what'}")
     pairs = list(views_of(pair.shown))
     if wish.view == "verdict":
         note = score(source, pair, signals, wish, note, lang)
@@ -278,11 +298,14 @@ def score(source: Source, pair: Drawn, signals: grids.Grid, wish: Wish, note: st
 
     if not np.isfinite(signals.error_nvfp4).any():
         return plain(lang, "lab.verdict.none")
-    right, total = judged(grid_of(pair.shown, wish.which), signals, wish.policy.error_threshold)
+
+    def counts(trace: Trace, policy: Policy) -> tuple[int, int]:
+        return judged(grid_of(trace, wish.which), as_weighed(signals, source, policy, wish.which), policy.error_threshold)
+
+    right, total = counts(pair.shown, wish.policy)
     told = str
     if pair.draft and pair.shown.meta.replay != "partial":
-        own = source.policy.error_threshold
-        was, before = (judged(grid_of(trace, wish.which), signals, own) for trace in (source.trace, own_replay(source)))
+        was, before = (counts(trace, source.policy) for trace in (source.trace, own_replay(source)))
         share = right / max(1, total) + was[0] / max(1, was[1]) - before[0] / max(1, before[1])
         total = int(counted(source, pair, wish.which).decided)
         right, told = round(total * min(max(share, 0.0), 1.0)), about
@@ -315,8 +338,10 @@ def _legend(grid: grids.Grid, change, draft: bool) -> list[list[str]]:
     return rows
 
 
-def _with_predictions(signals: grids.Grid, basis: Trace, calibration, here: grids.Grid, wish: Wish) -> grids.Grid:
-    """The signals with Ê = α·Γ(t−1)+β filled in wherever Γ(t−1) was observed and a line was fitted."""
+def _with_predictions(signals: grids.Grid, source: Source, here: grids.Grid, wish: Wish) -> grids.Grid:
+    """The signals with what is set against the 4-bit tolerance: Ê = α·Γ(t−1)+β wherever Γ(t−1) was observed and a line
+    was fitted, weighed where the policy weighs."""
+    calibration, basis = calibration_of(source), source.signals or source.trace
     if calibration is None or not signals.blocks:
         return signals._replace(predicted=here.predicted)
     kept = kept_of(basis)
@@ -327,9 +352,10 @@ def _with_predictions(signals: grids.Grid, basis: Trace, calibration, here: grid
             lines = calibration.for_block(model, block)
             for g, group in enumerate(signals.groups):
                 if group in lines:
-                    predicted[b, 1:, g] = lines[group].alpha * signals.gamma[b, :-1] + lines[group].beta
+                    predicted[b, 1:, g] = predict(lines[group].alpha, lines[group].beta, signals.gamma[b, :-1])
         kept["predicted", wish.which] = predicted
-    return signals._replace(predicted=kept["predicted", wish.which])
+    charged = weights_of(source, wish.policy, signals, wish.which) if weighs(wish.policy) else 1.0
+    return signals._replace(predicted=kept["predicted", wish.which] * charged)
 
 
 def _band(source: Source, pair: Drawn, lang: str) -> str:
@@ -361,8 +387,8 @@ def _warning(policy: Policy, source: Source, lang: str) -> str:
     """What the engine would warn of if this policy were run, but for what the knobs themselves say."""
     if needs_calibration(policy) and calibration_of(source) is None:
         return plain(lang, "lab.notice.uncalibrated")
-    steps = source.trace.meta.steps
-    return sentences(lang, *(said(lang, warned) for warned in warnings(policy, steps) if not warned.key.startswith("alarm_")))
+    warned = [*unweighed(policy, calibration_of(source)), *warnings(policy, source.trace.meta.steps)]
+    return sentences(lang, *(said(lang, notice) for notice in warned if not notice.key.startswith("alarm_")))
 
 
 def _b64(array: np.ndarray) -> str:

@@ -12,7 +12,7 @@ from app.i18n import plain, sentences
 from app.look import grid_of, kept_of, own_replay, views_of
 from app.machine import spoken
 from engine import cost
-from engine.settings import Policy, preset_name
+from engine.settings import Policy, preset_name, weighs
 from engine.trace import Trace
 
 BRIEF = ("bits", "skipped", "faster", "slower", "same_pace")       # what a narrow page keeps in sight while a knob moves
@@ -73,7 +73,7 @@ def knob_words(counts: Counts, policy: Policy, lang: str, draft: bool = False) -
     return {
         "error_threshold": {
             "off": not dynamic,
-            "says": plain(lang, "lab.says.error", decided=told(counts.decided), total=counts.calls, four=told(counts.four)) if dynamic
+            "says": plain(lang, "lab.says.error_weighed" if weighs(policy) else "lab.says.error", decided=told(counts.decided), total=counts.calls, four=told(counts.four)) if dynamic
             else plain(lang, "lab.says.error_off", precision=plain(lang, f"lab.option.{policy.precision}")),
         },
         "tdc_threshold": {

@@ -11,7 +11,7 @@ import numpy as np
 
 from app.figures import grid as grids
 from app.i18n import plain
-from engine.settings import Policy
+from engine.settings import Policy, weighs
 
 MARKS = {grids.SKIPPED: "skipped", grids.NVFP4: "nvfp4", grids.INT8: "int8", grids.W4A16: "w4a16", grids.STOCK: "stock",
          grids.PURIFIED: "w4a16", grids.UNKNOWN: "unknown"}
@@ -24,13 +24,14 @@ class Line(NamedTuple):
     text: str
 
 
-def lines(grid: grids.Grid, policy: Policy, block: int, step: int, lang: str) -> list[Line]:
-    """Why the cell is as it is: a sentence per colour, the one that most layers took first, then the block's own cause."""
+def lines(grid: grids.Grid, policy: Policy, weights: np.ndarray, block: int, step: int, lang: str) -> list[Line]:
+    """Why the cell is as it is: a sentence per colour, the one that most layers took first, then the block's own cause.
+    `weights` (B, 1, G): what the policy multiplied predicted errors by."""
     if grid.decision[block, step, 0] == grids.SKIPPED:
         since = run_of_skips(grid, block, step)
         return [Line("skipped", _block(grid, policy, block, step, lang)),
                 Line("", plain(lang, "lab.why.skip_cost", nth=since, left=policy.max_skips))]
-    colours = [_colour(grid, policy, block, step, layers, lang) for layers in _alike(grid, block, step)]
+    colours = [_colour(grid, policy, weights[block, 0], block, step, layers, lang) for layers in _alike(grid, block, step)]
     head = plain(lang, "lab.why.computed", cause=_block(grid, policy, block, step, lang))
     return [*colours, Line("", head)]
 
@@ -43,16 +44,19 @@ def _alike(grid: grids.Grid, block: int, step: int) -> list[list[int]]:
     return sorted(parties.values(), key=len, reverse=True)
 
 
-def _colour(grid: grids.Grid, policy: Policy, block: int, step: int, layers: list[int], lang: str) -> Line:
+def _colour(grid: grids.Grid, policy: Policy, weights: np.ndarray, block: int, step: int, layers: list[int], lang: str) -> Line:
     code = int(grid.decision[block, step, layers[0]])
     cause = named(grid.group_reasons, grid.group_reason[block, step, layers[0]])
     seen = grid.outlier[block, step, layers]
-    values = {"tau": percent(policy.error_threshold), "predicted": span(grid.predicted[block, step, layers]),
+    predicted = grid.predicted[block, step, layers]
+    values = {"tau": percent(policy.error_threshold), "predicted": span(predicted), "weight": times(weights[layers]),
+              "weighed": span(predicted * weights[layers]),
               "limit": f"{policy.outlier_threshold:g}", "ratio": plain(lang, "lab.state.and").join(f"{r:.0f} ×" for r in seen)}
     took = plain(lang, "lab.why.unknown_bits") if code == grids.UNKNOWN else plain(lang, "lab.why.bits", bits=int(grids.BITS[code]))
     if len(layers) < len(grid.groups):
         took = plain(lang, "lab.why.bits_in", took=took, layers=_who(grid, layers, lang))
-    return Line(MARKS.get(code, ""), plain(lang, "lab.why.colour", took=took, cause=plain(lang, f"lab.why.layers.{key(cause)}", **values)))
+    rule = "weighed" if weighs(policy) and cause.startswith("predicted error") else "layers"
+    return Line(MARKS.get(code, ""), plain(lang, "lab.why.colour", took=took, cause=plain(lang, f"lab.why.{rule}.{key(cause)}", **values)))
 
 
 def _who(grid: grids.Grid, layers: list[int], lang: str) -> str:
@@ -101,6 +105,12 @@ def span(values: np.ndarray) -> str:
     if not known.size or f"{100 * known.min():.1f}" == f"{100 * known.max():.1f}":
         return percent(known[0] if known.size else np.nan)
     return f"{100 * known.min():.1f}–{100 * known.max():.1f} %"
+
+
+def times(values: np.ndarray) -> str:
+    """1.8×, or 0.4–1.8× as a range; two digits at least."""
+    ends = [f"{value:.2g}" if value < 1 else f"{value:.1f}" for value in (values.min(), values.max())]
+    return "–".join(dict.fromkeys(ends)) + "×"
 
 
 def named(names: tuple[str, ...], code: int) -> str:

@@ -65,7 +65,7 @@ def page(material: Material, lang: str, sent: Mapping[str, Any]) -> Page:
             (words.percent(max(0.0, info.r2)), say("fact_r2")),
         ],
         insight(material, info, tolerance, lang, say), sentences(lang, say("note"), source(lang, material)),
-        replace(material.policy, error_threshold=round(tolerance, 4)),
+        replace(material.policy, error_threshold=round(tolerance, 4), weighting="none"),  # as the lesson counts
     )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def wire(lab: Lab, gate: Gate) -> None:
 
         Args:
             prompt: What to draw, in the embedded model's words, for example "a large red circle moves right on a black background".
-            preset: A policy: fp16, w4a16, w4a8, w4a4, dmpq, tdc, dmpq_tdc, sixbit or int8_tdc.
+            preset: A policy: fp16, w4a16, w4a8, w4a4, dmpq, dmpq_sensitive, tdc, dmpq_tdc, sixbit or int8_tdc.
             seed: A whole number; the same seed gives the same video.
             steps: Denoising steps.
             policy: A policy as JSON; where given, it replaces the preset.
