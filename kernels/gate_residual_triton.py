@@ -9,7 +9,7 @@ import triton.language as tl
 from kernels.triton_rows import as_samples, load_chunk, row_shape, row_start, store_chunk
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _gate_residual_kernel(
     x, update, gate, out, tokens, x_batch, x_token, update_batch, update_token, gate_batch,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, HAS_GATE: tl.constexpr,

@@ -23,7 +23,7 @@ from kernels.workspace import Workspace
 _CHUNK_BYTES = 256 << 20
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["wanted"])
 def _native_kernel(
     a, a_scale, b, b_scale, c, token_scale, tensor_scale, bias, predicate, M, N, K, wanted,
     HAS_BIAS: tl.constexpr, HAS_PREDICATE: tl.constexpr, EVEN_K: tl.constexpr,
@@ -114,8 +114,9 @@ def _simulated(
 ) -> None:
     inner = packed.shape[1]
     weight = unpack_weight_triton(packed, torch.bfloat16, workspace)
-    step = max(1, min(len(out), _CHUNK_BYTES // (2 * inner)))
-    values = torch.empty((step, inner), dtype=torch.bfloat16, device=out.device)
+    # Whole sixteens, so that every slice begins at aligned addresses: one kernel for all of them.
+    step = max(16, _CHUNK_BYTES // (2 * inner) // 16 * 16)
+    values = torch.empty((min(step, len(out)), inner), dtype=torch.bfloat16, device=out.device)
     for start in range(0, len(out), step):
         part = slice(start, min(start + step, len(out)))
         chunk = values[: part.stop - part.start]

@@ -11,7 +11,7 @@ from kernels.outlier_predicate import OutlierPredicate
 _BLOCK = 8192
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch"])
 def _outlier_predicate_kernel(
     absmax, abssum, flag, ratio, batch, tokens, size, threshold, BLOCK: tl.constexpr
 ):

@@ -51,7 +51,7 @@ def _layer_norm_heads(
     return value
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "first"])
 def _qk_layer_norm_rope_kernel(
     q, k, q_weight, q_bias, k_weight, k_bias, cos, sin,
     tokens, first, q_batch, q_token, k_batch, k_token, eps,
@@ -73,7 +73,7 @@ def _qk_layer_norm_rope_kernel(
     tl.store(k_place, k_value.to(k.dtype.element_ty))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "first"])
 def _qk_rms_norm_rope_kernel(
     q, k, q_weight, k_weight, cos, sin,
     tokens, first, q_batch, q_token, k_batch, k_token, eps,

@@ -50,7 +50,7 @@ def _magnitude_sum(row, CHUNKS: tl.constexpr):
     return row_sum(magnitudes, CHUNKS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "rows"])
 def _residual_delta_kernel(
     x, y, old_codes, old_scale, codes, scale, sums,
     tokens, rows, x_batch, x_token, y_batch, y_token,
@@ -106,7 +106,7 @@ def _sum_tokens_kernel(sums, stats, tokens, rows, BLOCK: tl.constexpr):
     tl.store(stats + sample * 4 + kind, tl.sum(total, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def _apply_delta_kernel(
     x, codes, scale, y, tokens, x_batch, x_token,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, FORMAT: tl.constexpr,

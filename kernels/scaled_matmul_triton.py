@@ -44,7 +44,8 @@ def _tile_origin(tile, M, N, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.const
     return (band * GROUP + inside % height) * BM, (inside // height) * BN
 
 
-@triton.jit
+# Which verdict is wanted changes one comparison: no other kernel for each.
+@triton.jit(do_not_specialize=["wanted"])
 def _scaled_matmul_kernel(
     a, b, c, token_scale, row_scale, bias, predicate, M, N, K, wanted,
     SCALED: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_PREDICATE: tl.constexpr, INT8: tl.constexpr,

@@ -158,8 +158,9 @@ class RowOutput:
         kind = _KIND[quantize]
         self.early = quantize is not None and LAUNCHES[op, quantize].early
         self.shape, self.quantize, self.rows = tuple(shape), quantize, rows
-        stats = torch.empty((3, rows if kind else 1), dtype=torch.float32, device=device)
-        self.token_scale, self.absmax, self.abssum = stats.unbind(0)
+        # Each begins at an aligned address, whatever the rows are: one kernel for all of them.
+        stats = torch.empty((3, -(-rows // 4) * 4 if kind else 4), dtype=torch.float32, device=device)
+        self.token_scale, self.absmax, self.abssum = stats[:, : rows if kind else 1].unbind(0)
         if kind == NVFP4:
             self.codes = torch.empty((rows, padded // 2), dtype=torch.uint8, device=device)
             self.scales = torch.empty((rows, padded // 16), dtype=torch.uint8, device=device)

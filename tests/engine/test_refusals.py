@@ -55,7 +55,7 @@ def test_a_warning_that_is_an_error_and_kernels_that_fail_leave_the_pipeline_sto
         raise RuntimeError("no compiler")
 
     # The package's name `attach` is the function, which hides the module.
-    monkeypatch.setattr(sys.modules["engine.attach"], "warm_up", broken)
+    monkeypatch.setattr(sys.modules["engine.attach"], "compile_kernels", broken)
     with pytest.raises(RuntimeError, match="no compiler"):
         attach(pipe, keep="none")
     assert attachment_of(pipe) is None and fingerprint(pipe) == before

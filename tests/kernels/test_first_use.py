@@ -1,9 +1,13 @@
 """Compiling ahead of the first step: which sizes, and what is told meanwhile."""
 
+from importlib.util import find_spec
+
+import pytest
 import torch
 
 from kernels import pack_weight, target, warm_up
-from kernels.first_use import Use, compile_beside
+from kernels.first_use import Block, Use, compile_beside
+from tests.kernels.launches import recorded_launches
 
 
 def weights():
@@ -21,25 +25,25 @@ def test_it_says_which_path_is_taken():
     assert "no weights" in warm_up([], torch.float32)
 
 
-def test_each_size_is_compiled_once_for_what_it_will_be_used_for(monkeypatch):
-    # The other machine's branch, with the calls that would compile there.
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_progress_counts_sizes_and_then_the_streams(monkeypatch):
+    # The other machine's branch; tests/engine/test_first_use.py compares what it launches with what runs launch.
     card = target.Target("cuda", (9, 0), True, False, True, True, "Triton kernels.")
-    monkeypatch.setattr("kernels.first_use.target.probe", lambda _: card)
-    calls, told = [], []
-
-    def product(x, packed, bias, how):
-        calls.append((packed.shape, bias is not None, how))
-
-    monkeypatch.setattr("kernels.first_use.quantized_linear", product)
-    for name in ("norm_modulate", "gelu_quantize"):
-        monkeypatch.setattr(f"kernels.first_use.{name}", lambda *_, quantize, hadamard, name=name: calls.append((name, quantize)))
-    assert warm_up(weights(), torch.bfloat16, lambda *step: told.append(step), tokens=64) == "Triton kernels."
+    monkeypatch.setattr(target, "probe", lambda _: card)
+    told = []
+    with recorded_launches() as launches:
+        assert warm_up(weights(), torch.bfloat16, lambda *step: told.append(step)) == "Triton kernels."
     assert told == [(1, 3), (2, 3), (3, 3)]
-    assert calls == [
-        *(((32, 128), True, how) for how in ("nvfp4", "int8", "w4a16")), ("norm_modulate", "int8"), ("norm_modulate", "nvfp4"),
-        *(((16, 64), False, how) for how in ("nvfp4", "int8", "w4a16")), ("gelu_quantize", "int8"), ("gelu_quantize", "nvfp4"),
-        ((48, 64), True, "w4a16"),
-    ]  # fmt: skip
+    plain = {launch[0] for launch in launches}
+    assert "_gelu_quantize_kernel" in plain and "_residual_delta_kernel" not in plain
+    told.clear()
+    with recorded_launches() as launches:
+        warm_up(weights(), torch.bfloat16, lambda *step: told.append(step), Block((8, 40), 2, channels=128, heads=2))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert {launch[0] for launch in launches} == plain | {
+        "_residual_delta_kernel", "_sum_tokens_kernel", "_apply_delta_kernel", "_gate_residual_kernel",
+        "_qk_layer_norm_rope_kernel", "_outlier_predicate_kernel",
+    }  # fmt: skip
 
 
 def test_the_loops_compile_beside_other_work_and_only_where_they_are_used():
