@@ -32,11 +32,13 @@ LEAST_R2 = 0.05
 FILE_NAME = "calibration.json"
 
 
-def fit(traces: Trace | Iterable[Trace], model_hash: str = "") -> Calibration:
+def fit(traces: Trace | Iterable[Trace], model_hash: str = "", steps: int | None = None) -> Calibration:
     """The lines that explain the NVFP4 errors measured in probe traces.
 
     traces: one or more traces recorded with `probe=True`, all of the same number of steps.
     model_hash: names the weights (`engine.identity.model_hash`).
+    steps: what the pipeline was asked for, where it made another number of evaluations of it (video-to-video leaves some
+        out by its strength); None: as many as the traces have.
 
     Raises ValueError if there is nothing to fit (no trace, or none with two computed steps in a row), a trace is no
     probe, or step counts differ.
@@ -46,9 +48,10 @@ def fit(traces: Trace | Iterable[Trace], model_hash: str = "") -> Calibration:
         raise ValueError("There is nothing to fit: give at least one trace recorded with probe=True.")
     if not all(trace.meta.probe for trace in traces):
         raise ValueError("A trace without probe measurements cannot calibrate; record it with probe=True.")
-    steps = {int(trace.blocks["steps"].iloc[-1]) for trace in traces if len(trace.blocks)}
-    if len(steps) > 1:
-        raise ValueError(f"All traces of a calibration must have one step count, got {sorted(steps)}.")
+    counts = {int(trace.blocks["steps"].iloc[-1]) for trace in traces if len(trace.blocks)}
+    if len(counts) > 1:
+        raise ValueError(f"All traces of a calibration must have one step count, got {sorted(counts)}.")
+    made = next(iter(counts), 0)
     pairs: dict[tuple[str, int, str], list[np.ndarray]] = {}
     for trace in traces:
         for key, points in _pairs(trace):
@@ -56,12 +59,11 @@ def fit(traces: Trace | Iterable[Trace], model_hash: str = "") -> Calibration:
     found = {key: line(np.concatenate(points)) for key, points in pairs.items()}
     rows = {key: row for key, row in found.items() if row is not None}
     if not rows:
-        raise ValueError(
-            f"There is nothing to fit: calibration needs at least {LEAST_STEPS} steps, got {next(iter(steps), 0)}."
-        )
+        left = "" if steps in (None, made) else f", which is what strength left of {steps}"
+        raise ValueError(f"There is nothing to fit: calibration needs at least {LEAST_STEPS} steps, got {made}{left}.")
     guidance = next((trace.meta.guidance for trace in traces if trace.meta.guidance is not None), 0.0)
     return Calibration(
-        model_hash=model_hash, steps=steps.pop(), guidance=float(guidance),
+        model_hash=model_hash, steps=made if steps is None else steps, guidance=float(guidance),
         rows=rows,
         prompts=sum(int(trace.blocks["call"].nunique()) for trace in traces), created_by="engine.calibrate",
     )
@@ -141,10 +143,10 @@ def calibrate(
         run = stack.enter_context(record(pipe, Policy.preset("fp16"), probe=True, on_step=on_step, overrule=follow))
         for number, prompt in enumerate(prompts):
             pipe(prompt=prompt, generator=torch.Generator().manual_seed(seed + number), **arguments)
-    if guidance is None:
-        guidance = inspect.signature(type(pipe).__call__).parameters["guidance_scale"].default
-    run.describe(guidance=float(guidance))
-    found = fit(run.trace, handle.model_hash)
+    usual = {name: parameter.default for name, parameter in inspect.signature(type(pipe).__call__).parameters.items()}
+    run.describe(guidance=float(arguments.get("guidance_scale", usual["guidance_scale"])))
+    asked = None if arguments.get("timesteps") is not None else arguments.get("num_inference_steps", usual["num_inference_steps"])
+    found = fit(run.trace, handle.model_hash, asked)
     if moments is not None:
         weighed = None if progress is None else lambda done, total: progress(seen[0] + done, seen[0] + total)
         found = sensitive_lines([run.trace], found, output_errors(pipe, moments, progress=weighed))

@@ -94,7 +94,7 @@ def _with_probe_gamma(draft: Trace, probe: Trace) -> Trace:
 
 def candidates(
     probes: Sequence[Trace], base: Policy | None = None, objective: str = "bits", speeds: cost.Speeds | None = None,
-    calibration: Calibration | None = None,
+    calibration: Calibration | None = None, steps: int | None = None,
 ) -> pd.DataFrame:  # fmt: skip
     """All settings worth trying: nothing else is both cheaper and less harmful. Ordered from sound to risky.
 
@@ -102,8 +102,9 @@ def candidates(
         probes: probe traces (`record(..., probe=True)` under a policy that skips nothing).
         base: what is not searched (max_skips, gap, warm-up, ...) comes from here; `Policy()` if None.
         objective: "bits" (average activation bits, skipped as 0) or "seconds" (needs `speeds`).
-        calibration: the lines that will decide; the probes' own if None.
         speeds: from `cost.measure_speeds`, of this machine.
+        calibration: the lines that will decide; the probes' own if None.
+        steps: what the pipeline will be asked for; the probes' own number if None.
 
     Returns columns policy, cost, damage. Raises ValueError in a sentence for traces that are no probes.
     """
@@ -120,7 +121,7 @@ def candidates(
         reuse = tdc_threshold > 0
         policy = replace(
             base, error_threshold=error_threshold, tdc=reuse, pdr=base.pdr and reuse,
-            tdc_threshold=tdc_threshold if reuse else base.tdc_threshold, tuned_steps=probes[0].meta.steps,
+            tdc_threshold=tdc_threshold if reuse else base.tdc_threshold, tuned_steps=probes[0].meta.steps if steps is None else steps,
         )  # fmt: skip
         drafts = [_with_probe_gamma(replay(probe, policy, calibration), probe) for probe in probes]
         if objective == "bits":
@@ -157,8 +158,8 @@ def tune(
         stop: asked between runs; True ends early with the best verified so far.
         inputs: further arguments of every run, such as image= or video=.
 
-    Where the pipeline has no calibration, one is fitted to the probes, used, and left as the attachment's own. Raises ValueError for arguments that
-    make no sense and RuntimeError for a pipeline that is not attached.
+    Where the pipeline has no calibration, one is fitted to the probes, used, and left as the attachment's own. Raises
+    ValueError for arguments that make no sense and RuntimeError for a pipeline that is not attached.
     """
     if not 0 < keep_quality <= 1:
         raise ValueError(f"keep_quality must lie in (0, 1], got {keep_quality}; 0.98 keeps 98 % of the SSIM.")
@@ -171,13 +172,16 @@ def tune(
     handle = attachment_of(pipe)
     if handle is None:
         raise RuntimeError(f"This {type(pipe).__name__} is not attached; call attach(pipe) once, then tune.")
-    calibration = handle.calibration
+    calibration, asked = handle.calibration, steps
 
     def video(prompt: str, policy: Policy, index: int, probe: bool = False):
-        from engine.stream import Finished, generate
+        from engine.stream import Finished, Started, generate
 
+        nonlocal asked
         arguments = {"policy": policy, "steps": steps, "guidance": guidance, "seed": seed + index, "probe": probe, **inputs}
         for event in generate(pipe, prompt, previews=False, calibration=calibration, **arguments):
+            if isinstance(event, Started):
+                asked = event.steps
             if isinstance(event, Finished):
                 return event
         raise RuntimeError("The run ended without a video; nothing was tuned.")
@@ -199,7 +203,7 @@ def tune(
     probes = recorded if probes is None else probes
     if calibration is None:
         # The pipeline keeps it: without it the tuned policy would run otherwise than it was verified.
-        calibration = handle.calibration = fit(probes, handle.model_hash)
+        calibration = handle.calibration = fit(probes, handle.model_hash, asked)
 
     def judge(policy: Policy) -> tuple[float, list]:
         events = [video(prompt, policy, index) for index, prompt in enumerate(prompts)]
@@ -209,7 +213,7 @@ def tune(
     ceiling, events = judge(Policy.preset("w4a8"))
     runs += len(prompts)
     speeds = cost.measure_speeds(*[event.trace for event in events]) if objective == "seconds" else None
-    front = candidates(probes, base, objective, speeds, calibration)
+    front = candidates(probes, base, objective, speeds, calibration, asked)
     trials: list[Verified] = []
     low, high, best, stopped = 0, len(front) - 1, None, False
     while low <= high:
@@ -236,7 +240,7 @@ def tune(
         else:
             high = middle - 1
     if best is None:
-        fallback = replace(Policy.preset("w4a8"), tuned_steps=probes[0].meta.steps)
+        fallback = replace(Policy.preset("w4a8"), tuned_steps=asked)
         cause = "Stopped before a setting kept" if stopped else "No setting of the thresholds kept"
         message = f"{cause} the quality; 8 bits without reuse is the sound choice here."
         yield Tuned(fallback, 1.0, message, tuple(trials))

@@ -13,6 +13,7 @@ from engine.cli import main
 from engine.cli_inputs import check_taken, read_inputs
 from engine.policy import Policy
 from engine.records import Calibration
+from engine.trace import Trace
 from engine.video import VideoError, read_mp4, write_mp4
 from tests import pipelines
 
@@ -76,6 +77,19 @@ def test_compare_runs_every_preset_from_the_picture(here, tmp_path):
 def test_calibrate_measures_from_it(here, tmp_path, model, option, file):
     assert command(here, "calibrate", model, "--out", tmp_path / "lines.json", option, here / file) == 0
     assert len(Calibration.load(tmp_path / "lines.json").rows) == 4
+
+
+def test_lines_and_tolerances_fit_the_steps_that_were_asked_for_though_strength_shortens_them(here, tmp_path, capsys):
+    clip = ["--video", here / "clip.mp4", "--steps", "5"]
+    assert command(here, "calibrate", "clip", "--out", tmp_path / "lines.json", *clip) == 0
+    assert "at 5 steps" in capsys.readouterr().out and Calibration.load(tmp_path / "lines.json").steps == 5
+    assert command(here, "tune", "clip", "--policy", "tdc", "--out", tmp_path / "policy.json", *clip) == 0
+    assert Policy.load(tmp_path / "policy.json").tuned_steps == 5
+    told = [*clip, "--set", "tuned_steps=5", "--calibration", tmp_path / "lines.json", "--trace", tmp_path / "run.parquet"]
+    assert command(here, "generate", "clip", "--policy", "sixbit", "--out", tmp_path / "a.mp4", *told) == 0
+    said = capsys.readouterr().err
+    assert "calibrated at" not in said and "tuned at" not in said
+    assert Trace.load(tmp_path / "run.parquet").blocks["steps"].unique() == [4]
 
 
 def test_tune_searches_from_it(here, tmp_path):
