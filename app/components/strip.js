@@ -1,6 +1,6 @@
-// The map in small, above the knobs of a narrow page, where the map itself is out of sight while a knob moves: its cells,
-// the draft's outlines, and what it comes down to.
-const ROW = 7, MOST = 112;
+// The map in small for when the map itself is out of sight while a knob moves: its cells, the draft's outlines, and what
+// it comes down to. Above the knobs of a narrow page; on a wide one over the edge of the window that the knob leaves free.
+const ROW = 7, MOST = 112, LINGER = 1500;
 function strip(host) {
   const frame = host.querySelector(".strip-map"), board = chart(host.querySelector(".strip-plot")), line = host.querySelector(".strip-net"), undo = host.querySelector(".strip-undo");
   let data = null, asked = false;
@@ -18,6 +18,21 @@ function strip(host) {
   lab.on("net", show);
   lab.on("knobs", (next) => { undo.hidden = !next.draft; });
   undo.addEventListener("click", () => lab.emit("look", { preset: null, policy: null, undo: true }));
+  const wide = matchMedia("(min-width: 901px)"), card = host.parentElement;
+  let resting = 0;
+  const lower = () => { if (lab.dragging) rest(); else host.classList.remove("aloft"); };
+  const rest = () => { clearTimeout(resting); resting = setTimeout(lower, LINGER); };
+  card.addEventListener("input", (event) => {
+    const map = document.querySelector("#lab-map .plot"), knob = event.target.closest(".knob");
+    if (!wide.matches || !map || !knob) { host.classList.remove("aloft"); return host.removeAttribute("style"); }
+    const { top, bottom, height } = map.getBoundingClientRect(), seen = Math.min(bottom, innerHeight) - Math.max(top, 0), at = card.getBoundingClientRect();
+    if (seen > height / 2) return host.classList.remove("aloft");
+    Object.assign(host.style, { left: `${at.left}px`, width: `${at.width}px` });
+    host.classList.add("aloft");
+    host.classList.toggle("low", knob.getBoundingClientRect().top < host.offsetHeight + 16);
+    rest();
+  });
+  window.addEventListener("scroll", () => { if (!lab.dragging) host.classList.remove("aloft"); }, { passive: true });
   new ResizeObserver(redraw).observe(frame);
   new MutationObserver(redraw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
 }

@@ -171,6 +171,29 @@ def test_on_a_phone_the_map_its_outlines_and_the_net_line_stay_while_a_knob_move
         page.wait_for_function("!lab6.state.draft")
 
 
+def test_on_a_low_window_the_strip_shows_the_map_that_is_out_of_sight_and_leaves_the_knob_free(page):
+    for high, name, block in ((720, "#knob-outlier_threshold", "end"), (500, "#knob-error_threshold", "start")):
+        sized(page, 1280, high)
+        page.evaluate("([name, block]) => document.querySelector(name).scrollIntoView({block})", [name, block])
+        page.wait_for_timeout(100)
+        assert not page.is_visible(".strip")
+        box = page.locator(name).bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 20)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + 20, steps=4)
+        page.wait_for_function("lab6.state.draft && document.querySelector('.strip.aloft')")
+        page.wait_for_timeout(150)
+        strip = page.locator(".strip").bounding_box()
+        knob = page.locator(name).bounding_box()
+        assert strip["y"] >= 0 and strip["y"] + strip["height"] <= high
+        assert strip["y"] + strip["height"] <= knob["y"] if block == "end" else knob["y"] + knob["height"] <= strip["y"]
+        assert page.inner_text(".strip-net").count("≈") >= 2
+        page.mouse.up()
+        page.wait_for_selector(".strip", state="hidden")
+        page.evaluate("lab6.emit('look', {policy: null, preset: null, undo: true})")
+        page.wait_for_function("!lab6.state.draft")
+
+
 def test_a_wide_page_has_no_strip_and_the_draft_stands_above_the_map(page):
     sized(page, 1440, 900)
     page.evaluate("scrollTo(0, 0)")
