@@ -30,6 +30,13 @@ def add_bench_parser(commands) -> None:
     add("--append", action="store_true", help="keep rows of other methods that --out holds already")
     add("--no-profile", action="store_true", help="leave out the split of the time by kind of kernel")
     add("--kernels", type=Path, metavar="JSON", help="also write the longest kernels of every method")
+    add(
+        "--blocks", action="store_true",
+        help="on the CPU: one block of a model folder, and its denoising loop, ours and stock in turn; ratios only",
+    )  # fmt: skip
+    add("--presets", nargs="+", metavar="NAME", default=["w4a8"], help="with --blocks: beside stock (default: w4a8)")
+    add("--dtypes", nargs="+", metavar="NAME", help="with --blocks: float32, bfloat16 (default: what the CPU does well)")
+    add("--threads", nargs="+", type=int, metavar="N", default=[1, 2], help="with --blocks (default: 1 2)")
     add("--errors", action="store_true", help="also one forward per precision against float32 (4 bytes a weight)")
     add("--commit", help="what to note as the commit (default: of this repository)")
     parser.set_defaults(run=_bench)
@@ -50,6 +57,8 @@ def _bench(given: argparse.Namespace) -> int:
     from engine.commands import check_target
     from engine.load import device_for
 
+    if given.blocks:
+        return _blocks(given)
     methods = [] if given.methods == ["none"] else given.methods or bench.METHODS
     unknown = [name for name in methods if name not in bench.METHODS]
     if unknown:
@@ -80,6 +89,41 @@ def _bench(given: argparse.Namespace) -> int:
         for method, error in made.errors().items():
             print(f"{method:20s} one forward against float32: relative error {error:.4g}", flush=True)
             table.error(method, error)
+    return 0
+
+
+def _blocks(given: argparse.Namespace) -> int:
+    import pandas as pd
+
+    from engine import bench_blocks
+    from engine.commands import check_target
+    from engine.files import write_atomic
+    from engine.settings import PRESETS
+    from kernels.target import probe
+
+    unknown = [name for name in given.presets if name not in PRESETS or name == "fp16"]
+    if unknown:
+        raise ValueError(f"--presets has {', '.join(unknown)}; expected any of {', '.join(set(PRESETS) - {'fp16'})}.")
+    dtypes = given.dtypes or ["bfloat16" if probe("cpu").native_bf16 else "float32"]
+    unknown = [name for name in dtypes if name not in ("float32", "bfloat16")]
+    if unknown:
+        raise ValueError(f"--dtypes has {', '.join(unknown)}; expected float32 or bfloat16.")
+    if min(given.threads) < 1:
+        raise ValueError(f"--threads must be at least 1, got {min(given.threads)}.")
+    if not Path(given.model).is_dir():
+        raise ValueError(f"--blocks needs a model folder, such as --model assets/tiny; got {given.model!r}.")
+    if given.out is not None:
+        check_target(given.out, ".csv")
+    rows = []
+    for dtype in dtypes:
+        for row in bench_blocks.compare(given.model, dtype, given.presets, given.threads, commit=given.commit or _commit()):
+            rows.append(row)
+            print(
+                f"{row['what']:16s} {row['preset']:10s} {dtype:8s} {row['threads']} threads: {row['ratio']:.2f} times stock "
+                f"({row['lower_quartile']:.2f} to {row['upper_quartile']:.2f}, {row['pairs']} pairs)", flush=True,
+            )  # fmt: skip
+            if given.out is not None:
+                write_atomic(given.out, pd.DataFrame(rows, columns=list(bench_blocks.COLUMNS)).to_csv(index=False))
     return 0
 
 

@@ -17,7 +17,7 @@ import torch
 from kernels import quantized_linear
 from kernels.residual import apply_delta, extrapolate_delta, residual_delta
 
-from . import fused, measure
+from . import fused, fused_cpu, measure
 from . import policy as rules
 from .block import Place, streams_in
 from .deltas import DeviceDeltas, HostDeltas
@@ -93,8 +93,9 @@ class Evaluation:
             return forward()
         module, groups, names = self._run.owner.anatomy(place.model, place.index)
         kwargs = {**dict(zip(names, args)), **kwargs}
-        if fused.applies(module, groups, kwargs, kwargs[place.streams[0][0]]):
-            return fused.cogvideox_block(self, module, groups, **kwargs)
+        for way in (fused, fused_cpu):
+            if way.applies(module, groups, kwargs, kwargs[place.streams[0][0]]):
+                return way.cogvideox_block(self, module, groups, **kwargs)
         return forward()
 
     @property

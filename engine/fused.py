@@ -37,6 +37,11 @@ def applies(module, groups, kwargs, x: torch.Tensor) -> bool:
     without gradients, hooks or adapters on any of its parts, and no attention arguments of the caller's own."""
     if torch.is_grad_enabled() or not target.probe(x.device).triton:
         return False
+    return knows(module, groups, kwargs)
+
+
+def knows(module, groups, kwargs) -> bool:
+    """Whether a block is built, and called, as diffusers builds and calls it."""
     if module.__class__.__name__ != "CogVideoXBlock" or any(name not in groups for name in _GROUPS):
         return False
     attention = module.attn1

@@ -15,7 +15,7 @@ from typing import Sequence
 
 import torch
 
-from kernels import PackedWeight, outlier_ratio, quantized_linear, target, token_stats
+from kernels import PackedWeight, cpu_fused, outlier_ratio, quantized_linear, target, token_stats
 from kernels.residual import residual_delta
 
 # A stream of zeros has no relative change; a floor keeps the ratio a finite, huge number.
@@ -54,6 +54,8 @@ def stream_change(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     if target.probe(x.device).triton:
         # One read of each; the delta that comes with it costs less than any pass of PyTorch's own.
         return residual_delta(x, y)[1][:, :2]
+    if cpu_fused.fits(x, y):
+        return cpu_fused.stream_change(x, y)
     x, y = x.float(), y.float()
     # abs and sum as two passes: four times as fast on a CPU as a vector norm along the last axis.
     sums = [values.abs().sum(dim=-1).reshape(len(x), -1).sum(dim=-1) for values in (y - x, x)]

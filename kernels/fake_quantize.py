@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import functools
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import torch
 
 from kernels import target
+from kernels.cpu_share import share_rows
 from kernels.formats import BLOCK, E2M1_MAX, E4M3_MAX, ROUNDING_MAGIC, SMALLEST_AMAX, decode_e4m3
 from kernels.hadamard import check_block, hadamard
 from kernels.quantize_int8 import round_int8
 from kernels.quantize_nvfp4 import round_nvfp4
 
 _EXPONENT_MASK = 0x7F800000
-# The loops work on 32 tokens at a time; a second thread pays from about half a millisecond of work, because PyTorch's
-# own threads still spin where it would run.
+# The loops work on 32 tokens at a time, and go back to a full 32 at the end.
 _LANES = 32
-_ELEMENTS_PER_THREAD = 1 << 18
 # Working memory of a thread, by width: 32 tokens each.
 _WIDTHS = 8
 _memory = threading.local()
@@ -115,15 +113,7 @@ def _share_rows(
     def part(start: int, stop: int) -> None:
         loops.quantize_rows(*arrays, block, four_bits, start, stop, _scratch(loops, size))
 
-    parts = max(1, min(torch.get_num_threads(), count * size // _ELEMENTS_PER_THREAD, count // (2 * _LANES)))
-    step = -(-count // (parts * _LANES)) * _LANES
-    # The loops go back to a full 32 tokens at the end, so no part may be shorter.
-    edges = [start for start in range(0, count, step) if count - start >= _LANES] + [count]
-    spans = list(zip(edges, edges[1:]))
-    others = [_helpers().submit(part, *span) for span in spans[1:]]
-    part(*spans[0])
-    for other in others:
-        other.result()
+    share_rows(count, size, part, _LANES)
     return result
 
 
@@ -136,8 +126,3 @@ def _scratch(loops: ModuleType, size: int):
             held.clear()
         held[size] = loops.scratch(size)
     return held[size]
-
-
-@functools.cache
-def _helpers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(1, torch.get_num_threads() - 1), thread_name_prefix="quantize")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels import target
+from kernels import cpu_fused, target
 from kernels.activations import Int8Activation
 from kernels.formats import bits_float
 from kernels.quantize_int8 import quantize_int8
@@ -40,6 +40,8 @@ def linear_w4a8(
         from kernels.linear_w4a8_triton import linear_w4a8_triton
 
         return linear_w4a8_triton(x, packed, bias, out_dtype or torch.float32, workspace)
+    if cpu_fused.multiplies(x, out_dtype or torch.float32):
+        return cpu_fused.linear_int8(x, packed, bias, out_dtype or torch.float32, workspace)
     return linear_w4a8_torch(x, packed, bias, out_dtype or torch.float32)
 
 

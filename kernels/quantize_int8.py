@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels import target
+from kernels import cpu_fused, target
 from kernels.activations import LARGEST_ROW, Int8Activation, as_tokens, token_stats
 from kernels.formats import INT8_MAX, SMALLEST_AMAX
 from kernels.hadamard import check_block
@@ -22,6 +22,8 @@ def quantize_int8(x: torch.Tensor, hadamard: int = 1) -> Int8Activation:
         from kernels.quantize_triton import quantize_int8_triton
 
         return quantize_int8_triton(x, hadamard)
+    if cpu_fused.fits(x, block=hadamard):
+        return cpu_fused.quantize_int8_compiled(x, hadamard)
     return quantize_int8_torch(x, hadamard)
 
 

@@ -1,0 +1,117 @@
+"""A CogVideoX block on a CPU, in five passes between its four products.
+
+As in `engine.fused`, whose arithmetic and decisions these are; but a CPU's passes are not a card's. A product's sums go
+straight to the pass that reads them, the gated residual and the LayerNorm after it are one pass, nothing is cut into
+samples, and PDR's verdict is a branch on the spot. A group in INT8 gets codes from the pass before; any other precision
+gets the float32 values and multiplies as the plain path does.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernels import cpu_fused, quantized_linear
+from kernels.cpu_fused import Made, Norm, Product
+from kernels.outlier_predicate import outlier_predicate
+
+from . import fused
+from . import policy as rules
+
+_GROUPS = ("qkv", "out", "up", "down")
+# Sums of one product that live at once; a block of a larger model takes the plain path, which cuts them.
+_MOST_SUMS = 1 << 24
+
+
+def applies(module, groups, kwargs, x: torch.Tensor) -> bool:
+    """Whether this block call may take the passes: see `engine.fused.applies`, on a CPU with Numba."""
+    if torch.is_grad_enabled() or not cpu_fused.fits(x) or not fused.knows(module, groups, kwargs):
+        return False
+    text = kwargs["encoder_hidden_states"]
+    tokens = len(x) * (x.shape[1] + text.shape[1])
+    widest = max(sum(groups[name].sizes) for name in _GROUPS)
+    head = x.shape[-1] // module.attn1.heads
+    return text.dtype == x.dtype and tokens * widest <= _MOST_SUMS and head % 16 == 0 and x.shape[-1] % 16 == 0
+
+
+def cogvideox_block(evaluation, module, groups, hidden_states, encoder_hidden_states, temb, image_rotary_emb=None, **_):
+    """The block's outputs (video, text), each (samples, tokens, channels) in the input's dtype, in memory of their own.
+
+    evaluation: the `Evaluation` whose plan decides and which takes notes.
+    """
+    video, text = hidden_states.contiguous(), encoder_hidden_states.contiguous()
+    samples, plain, dtype, attention = len(video), text.shape[1], video.dtype, module.attn1
+    work = _Products(evaluation, samples, dtype)
+
+    first = _norm(module.norm1, temb, groups["qkv"])
+    product = work(groups["qkv"], lambda quantize: cpu_fused.streams(text, video, first, quantize)[0])
+    norms = attention.norm_q, attention.norm_k
+    affine = torch.stack([part.detach().float() for norm in norms for part in (norm.weight, norm.bias)])
+    heads = cpu_fused.split_heads(
+        product, samples, attention.heads, affine, attention.norm_q.eps, image_rotary_emb, plain, dtype
+    )
+    mixed = torch.nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(0, 1).flatten(1)
+    update = work(groups["out"], lambda quantize: _as_made(mixed, quantize, groups["out"].packed.hadamard))
+
+    second = _norm(module.norm2, temb, groups["up"])
+    quantize = evaluation.planned(groups["up"]).precision == "int8"
+    made, text, video = cpu_fused.streams(text, video, second, quantize, update, first.modulation)
+
+    def again(quantize: bool) -> Made:
+        return cpu_fused.streams(text, video, second, quantize)[0]
+
+    product = work(groups["up"], again, made)
+    update = work(
+        groups["down"], lambda quantize: cpu_fused.activated(product, groups["down"].packed.hadamard, quantize)
+    )
+    _, text, video = cpu_fused.streams(text, video, None, True, update, second.modulation)
+    return video, text
+
+
+class _Products:
+    """Products of a block's groups in the precision decided for each."""
+
+    def __init__(self, evaluation, samples: int, dtype: torch.dtype):
+        self._evaluation, self._samples, self._dtype = evaluation, samples, dtype
+
+    def __call__(self, group, make, made: Made | None = None) -> Product:
+        """The product of `group`. make: (whether as INT8) → its input; made: if there, what `make` would give."""
+        evaluation, packed = self._evaluation, group.packed
+        decision = evaluation.planned(group)
+        precision = decision.precision
+        if made is None:
+            made = make(precision == "int8")
+        count = made.absmax.shape[0]
+        if evaluation.purifiable(group):
+            policy = evaluation.policy
+            verdict = outlier_predicate(
+                made.absmax, made.abssum, self._samples, group.in_features, policy.outlier_threshold
+            )
+            evaluation.settle(group, None, count, ratio=verdict.ratio.max())
+            if precision in rules.purifiable(policy) and int(verdict.flag):
+                before, precision = precision, policy.purify_to
+                if (before == "int8") != (precision == "int8"):
+                    made = make(precision == "int8")
+        else:
+            evaluation.settle(group, decision, count)
+        workspace = evaluation.workspace
+        if precision == "int8":
+            return cpu_fused.multiply(made.codes, made.token_scale, packed, group.bias, workspace)
+        values = made.values.to(self._dtype)
+        sums = quantized_linear(values, packed, None, precision, workspace=workspace).float()
+        ones = torch.ones(max(count, packed.shape[0]))
+        return Product(sums, ones[:count], ones[: packed.shape[0]], cpu_fused.offset(group.bias, packed.shape[0]))
+
+
+def _norm(module, temb, group) -> Norm:
+    modulation = module.linear(module.silu(temb)).float().contiguous()
+    norm = module.norm
+    weight, bias = norm.weight.detach().float(), norm.bias.detach().float()
+    return Norm(weight, bias, norm.eps, modulation, group.packed.hadamard)
+
+
+def _as_made(x: torch.Tensor, quantize: bool, block: int) -> Made:
+    if quantize:
+        return cpu_fused.quantized(x, block)
+    magnitude = x.float().abs()
+    empty = torch.empty(1)
+    return Made(empty, x, empty, magnitude.amax(-1), magnitude.sum(-1))

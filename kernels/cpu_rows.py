@@ -1,0 +1,388 @@
+"""The CPU's fused passes, one token at a time, through Numba: what lies between two matrix products is read once.
+
+A token is a row of float32 in a core's first cache, and every step runs along its channels. The first four stages of
+the Hadamard transform pair values that lie in one vector, which a compiler does not find by itself: they are written
+as shuffles, in LLVM's own vectors of 16, which it then cuts to what the machine has. The order of additions is that of
+`kernels.hadamard`. bfloat16 comes and goes as int16 of the same bits; all arithmetic is float32.
+
+All of it is one file because Numba's cache looks at the file of the function that was asked for, and at no other.
+
+Every pass takes rows first .. last of tensors as contiguous arrays, and z, float32 memory for one token. A product
+comes as its sums (M, N), int32 or float32, with a scale per token (M,), a scale per row of the weight and an offset
+(N,), float32. What a pass makes for the next product is codes int8 (M, K) with token_scale (M,), or values float32
+(M, K); either way with absmax and abssum (M,), max|x| and Σ|x| of a token before its rotation. `cpu_fused.py` calls.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic, overload
+
+from kernels.formats import INT8_MAX, SMALLEST_AMAX
+
+_F, _I, _U = np.float32, np.int32, np.uintp
+_VECTOR = 16
+_MAGNITUDE = _I(0x7FFFFFFF)
+_EXPONENT = _I(0x7F800000)
+# A number below 2^22 added to this has its nearest integer in the low bits of the sum.
+_INTEGER_MAGIC = _F(1.5 * 2.0**23)
+_MAGIC_BITS = _I(0x4B400000)
+_TINY, _TOP, _STEP = _F(SMALLEST_AMAX), _F(INT8_MAX), _F(1.0 / INT8_MAX)
+_NAN = _F(np.nan)
+
+# Sums may be split over vector lanes, in an order fixed at compile time; NaN and Inf keep their meaning. No GIL: rows
+# are shared out. Only compiled code calls the parts, so they need no wrappers for Python and no cache of their own.
+_OPTIONS = dict(nogil=True, fastmath={"reassoc"}, error_model="numpy")
+_part = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)
+_entry = njit(cache=True, **_OPTIONS)
+
+_I32, _F32 = ir.IntType(32), ir.FloatType()
+
+
+@intrinsic
+def _as_bits(typing_context, value):
+    """float32 -> the int32 of the same bits."""
+    return types.int32(types.float32), lambda context, builder, signature, values: builder.bitcast(values[0], _I32)
+
+
+@intrinsic
+def _as_float(typing_context, value):
+    """int32 -> the float32 of the same bits."""
+    return types.float32(types.int32), lambda context, builder, signature, values: builder.bitcast(values[0], _F32)
+
+
+@intrinsic
+def _wide(typing_context, value):
+    """float32 as it is; int16, the bits of a bfloat16, as the float32 it stands for."""
+    if value == types.float32:
+        return types.float32(value), lambda context, builder, signature, values: values[0]
+
+    def generate(context, builder, signature, values):
+        return builder.bitcast(builder.shl(builder.zext(values[0], _I32), ir.Constant(_I32, 16)), _F32)
+
+    return types.float32(types.int16), generate
+
+
+@_part
+def _rounded_bfloat16(value):
+    bits = _as_bits(value)
+    nearest = (bits + _I(0x7FFF) + ((bits >> _I(16)) & _I(1))) >> _I(16)
+    return np.int16(0x7FC0) if value != value else np.int16(nearest)
+
+
+def _put(out, place, value):
+    """out[place] = value, rounded to bfloat16 where `out` holds int16; in compiled code only."""
+    raise NotImplementedError
+
+
+@overload(_put, jit_options=_OPTIONS)
+def _put_compiled(out, place, value):
+    if out.dtype == types.float32:
+
+        def store(out, place, value):
+            out[place] = value
+    else:
+
+        def store(out, place, value):
+            out[place] = _rounded_bfloat16(value)
+
+    return store
+
+
+def _butterflies(builder, vectors: list, block: int) -> list:
+    """Hadamard stages of spans 1, 2, 4 … block / 2 on vectors of 16, each (a, b) -> (a + b, a - b)."""
+    span = 1
+    while span < min(_VECTOR, block):
+        swap = ir.Constant(ir.VectorType(_I32, _VECTOR), [lane ^ span for lane in range(_VECTOR)])
+        sign = ir.Constant(ir.VectorType(_F32, _VECTOR), [-1.0 if lane & span else 1.0 for lane in range(_VECTOR)])
+        nothing = ir.Constant(vectors[0].type, ir.Undefined)
+        vectors = [
+            builder.fadd(builder.shuffle_vector(vector, nothing, swap), builder.fmul(vector, sign))
+            for vector in vectors
+        ]
+        span *= 2
+    while span < block:
+        step = span // _VECTOR
+        for first in range(0, len(vectors), 2 * step):
+            for low in range(first, first + step):
+                a, b = vectors[low], vectors[low + step]
+                vectors[low], vectors[low + step] = builder.fadd(a, b), builder.fsub(a, b)
+        span *= 2
+    return vectors
+
+
+def _rotation(block: int):
+    """Compiled code's (z, start): `block` values of the float32 array z, from `start` on, in place and unnormalized."""
+
+    @intrinsic
+    def rotation(typing_context, z, start):
+        def generate(context, builder, signature, values):
+            array = context.make_array(signature.args[0])(context, builder, values[0])
+            pointer = ir.VectorType(_F32, _VECTOR).as_pointer()
+            places = []
+            for index in range(block // _VECTOR):
+                offset = builder.add(values[1], ir.Constant(values[1].type, index * _VECTOR))
+                places.append(builder.bitcast(builder.gep(array.data, [offset]), pointer))
+            vectors = [builder.load(place, align=4) for place in places]
+            for place, vector in zip(places, _butterflies(builder, vectors, block)):
+                builder.store(vector, place, align=4)
+            return context.get_dummy_value()
+
+        return types.none(z, types.uintp), generate
+
+    return rotation
+
+
+@intrinsic
+def _turn_pairs(typing_context, z, out, start):
+    """out = (-z[1], z[0], -z[3], z[2], …) for the 16 values of the float32 array z from `start` on."""
+
+    def generate(context, builder, signature, values):
+        pointer = ir.VectorType(_F32, _VECTOR).as_pointer()
+        source, target = (
+            context.make_array(kind)(context, builder, value) for kind, value in zip(signature.args[:2], values[:2])
+        )
+        here, there = (builder.bitcast(builder.gep(array.data, [values[2]]), pointer) for array in (source, target))
+        vector = builder.load(here, align=4)
+        swap = ir.Constant(ir.VectorType(_I32, _VECTOR), [lane ^ 1 for lane in range(_VECTOR)])
+        sign = ir.Constant(ir.VectorType(_F32, _VECTOR), [1.0 if lane & 1 else -1.0 for lane in range(_VECTOR)])
+        turned = builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), swap)
+        builder.store(builder.fmul(turned, sign), there, align=4)
+        return context.get_dummy_value()
+
+    return types.none(z, out, types.uintp), generate
+
+
+_rotate16, _rotate32, _rotate64, _rotate128 = (_rotation(block) for block in (16, 32, 64, 128))
+
+
+@_part
+def _rotate(z, size, block):
+    for start in range(0, size, block):
+        if block == 128:
+            _rotate128(z, _U(start))
+        elif block == 64:
+            _rotate64(z, _U(start))
+        elif block == 32:
+            _rotate32(z, _U(start))
+        elif block == 16:
+            _rotate16(z, _U(start))
+
+
+@_part
+def _finish(z, size, block, quantize, row, codes, values, token_scale, absmax, abssum):
+    """A token's float32 values -> statistics, then rotated by `block` (1: not) INT8 codes and their scale, which uses
+    them up, or else `values` as they are."""
+    total, largest = _F(0), _I(0)
+    for c in range(size):
+        # As integers, magnitudes order like floats and NaN is larger than everything.
+        largest = max(largest, _as_bits(z[c]) & _MAGNITUDE)
+        total += abs(z[c])
+    absmax[row], abssum[row] = _as_float(largest), total
+    if not quantize:
+        for c in range(size):
+            values[row, c] = z[c]
+        return
+    if block > 1:
+        _rotate(z, size, block)
+        largest = _I(0)
+        for c in range(size):
+            largest = max(largest, _as_bits(z[c]) & _MAGNITUDE)
+    norm = _F(1.0 / math.sqrt(block))
+    peak = _as_float(largest) * norm if largest < _EXPONENT else _NAN
+    factor = _F(1) / (peak if peak > _TINY else _TINY) * _TOP * norm
+    token_scale[row] = peak * _STEP
+    for c in range(size):
+        codes[row, c] = np.int8(_as_bits(z[c] * factor + _INTEGER_MAGIC))
+
+
+@_part
+def _gelu(x):
+    """GELU in its tanh form, as x · sigmoid(2u) with u = √(2/π)·(x + 0.044715·x³); off by less than 1e-6."""
+    # -2u as a power of two: the whole part goes to the exponent, the rest through a polynomial.
+    t = x * (_F(-2.0 * math.sqrt(2.0 / math.pi) / math.log(2.0)) * (_F(1) + _F(0.044715) * x * x))
+    t = t if t < _F(126) else _F(126)
+    t = t if t > _F(-126) else _F(-126)
+    whole = _as_bits(t + _INTEGER_MAGIC) - _MAGIC_BITS
+    rest = t - _F(whole)
+    power = _F(1.5403530393381609e-4)
+    power = power * rest + _F(1.3333558146428443e-3)
+    power = power * rest + _F(9.618129107628477e-3)
+    power = power * rest + _F(5.550410866482158e-2)
+    power = power * rest + _F(2.402265069591007e-1)
+    power = power * rest + _F(6.931471805599453e-1)
+    power = power * rest + _F(1)
+    return x / (_F(1) + power * _as_float((whole << _I(23)) + _I(0x3F800000)))
+
+
+@_part
+def _normalize(z, size, eps):
+    """A token's float32 values in place: less their mean; returns one over their deviation."""
+    mean, square = _F(0), _F(0)
+    for c in range(size):
+        mean += z[c]
+    mean /= _F(size)
+    for c in range(size):
+        z[c] -= mean
+        square += z[c] * z[c]
+    return _F(1) / _F(math.sqrt(square / _F(size) + eps))
+
+
+@_entry
+def quantize_rows(first, last, x, block, codes, values, token_scale, absmax, abssum, z):
+    """x (M, K) float32 or bfloat16 -> INT8."""
+    size = x.shape[1]
+    for row in range(first, last):
+        source = x[row]
+        for c in range(size):
+            z[c] = _wide(source[c])
+        _finish(z, size, block, True, row, codes, values, token_scale, absmax, abssum)
+
+
+@_entry
+def gelu_rows(
+    first, last, sums, sum_scale, row_scale, offset, block, quantize, codes, values, token_scale, absmax, abssum, z
+):
+    """GELU of a product (M, K) -> INT8, or float32 values."""
+    size = sums.shape[1]
+    for row in range(first, last):
+        source, scale = sums[row], sum_scale[row]
+        for c in range(size):
+            z[c] = _gelu(_F(source[c]) * scale * row_scale[c] + offset[c])
+        _finish(z, size, block, quantize, row, codes, values, token_scale, absmax, abssum)
+
+
+@_entry
+def stream_rows(
+    first,
+    last,
+    tokens,
+    plain,
+    text,
+    video,
+    gated,
+    sums,
+    sum_scale,
+    row_scale,
+    offset,
+    gates,
+    text_out,
+    video_out,
+    normed,
+    modulation,
+    weight,
+    bias,
+    eps,
+    block,
+    quantize,
+    codes,
+    values,
+    token_scale,
+    absmax,
+    abssum,
+    z,
+):
+    """Both streams of a block: if `gated`, a gated product is added to them, and if `normed`, LayerNorm and modulation
+    of what they are then become the next product's input: INT8, or float32 values.
+
+    Rows count text and video together, `tokens` a sample, `plain` of them text. text, text_out (samples · plain, C) and
+    video, video_out (samples · (tokens - plain), C): float32 or bfloat16. gates, modulation: float32 (samples, 6 C): of
+    video shift, scale and gate, then of text.
+    """
+    size = text.shape[1]
+    for row in range(first, last):
+        sample, token = row // tokens, row % tokens
+        in_text = token < plain
+        place = sample * plain + token if in_text else sample * (tokens - plain) + token - plain
+        source, part = (text[place], 3 * size) if in_text else (video[place], 0)
+        for c in range(size):
+            z[c] = _wide(source[c])
+        if gated:
+            target = text_out[place] if in_text else video_out[place]
+            gate, update, scale = gates[sample, part + 2 * size : part + 3 * size], sums[row], sum_scale[row]
+            for c in range(size):
+                _put(target, c, z[c] + gate[c] * (_F(update[c]) * scale * row_scale[c] + offset[c]))
+            if normed:
+                for c in range(size):
+                    z[c] = _wide(target[c])
+        if normed:
+            shift, by = modulation[sample, part : part + size], modulation[sample, part + size : part + 2 * size]
+            inverse = _normalize(z, size, eps)
+            for c in range(size):
+                z[c] = (z[c] * inverse * weight[c] + bias[c]) * (_F(1) + by[c]) + shift[c]
+            _finish(z, size, block, quantize, row, codes, values, token_scale, absmax, abssum)
+
+
+@_entry
+def head_rows(
+    first,
+    last,
+    tokens,
+    plain,
+    sums,
+    sum_scale,
+    row_scale,
+    offset,
+    heads,
+    width,
+    affine,
+    eps,
+    cos,
+    sin,
+    outputs,
+    z,
+    turned,
+):
+    """A product of q, k and v in one row each -> outputs (3, samples · heads · tokens, width), float32 or bfloat16.
+
+    LayerNorm over each head's `width` (a multiple of 16) of q and k by affine (4, width): weight and bias of q, then of
+    k; their pairs turn by cos and sin, (tokens - plain, width), but for the first `plain` tokens of a sample.
+    """
+    for row in range(first, last):
+        sample, token, scale = row // tokens, row % tokens, sum_scale[row]
+        for which in range(3):
+            for head in range(heads):
+                start = (which * heads + head) * width
+                stop = start + width
+                source, by, add = sums[row, start:stop], row_scale[start:stop], offset[start:stop]
+                target = outputs[which, (sample * heads + head) * tokens + token]
+                for c in range(width):
+                    z[c] = _F(source[c]) * scale * by[c] + add[c]
+                if which < 2:
+                    inverse, weight, bias = _normalize(z, width, eps), affine[2 * which], affine[2 * which + 1]
+                    for c in range(width):
+                        z[c] = z[c] * inverse * weight[c] + bias[c]
+                    if token >= plain:
+                        for begin in range(0, width, _VECTOR):
+                            _turn_pairs(z, turned, _U(begin))
+                        by_cos, by_sin = cos[token - plain], sin[token - plain]
+                        for c in range(width):
+                            z[c] = z[c] * by_cos[c] + turned[c] * by_sin[c]
+                for c in range(width):
+                    _put(target, c, z[c])
+
+
+@_entry
+def scale_rows(first, last, sums, sum_scale, row_scale, offset, out):
+    """The values of a product (M, N): out = sums · sum_scale · row_scale + offset, float32 or bfloat16."""
+    for row in range(first, last):
+        source, scale, target = sums[row], sum_scale[row], out[row]
+        for n in range(sums.shape[1]):
+            _put(target, n, _F(source[n]) * scale * row_scale[n] + offset[n])
+
+
+@_entry
+def change_rows(first, last, x, y, sums):
+    """sums[0, m] = Σ|y - x| and sums[1, m] = Σ|x| of x and y (M, C), float32 or bfloat16."""
+    for row in range(first, last):
+        old, new = x[row], y[row]
+        change, whole = _F(0), _F(0)
+        for c in range(x.shape[1]):
+            value = _wide(old[c])
+            change += abs(_wide(new[c]) - value)
+            whole += abs(value)
+        sums[0, row], sums[1, row] = change, whole

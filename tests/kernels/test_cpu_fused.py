@@ -1,0 +1,193 @@
+"""The CPU's compiled passes against the PyTorch definitions of the same ops."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from kernels import cpu_fused, cpu_share, pack_weight, target
+from kernels.cpu_fused import Norm, Product
+from kernels.gate_residual import gate_residual_torch
+from kernels.gelu_quantize import gelu_quantize_torch
+from kernels.linear_w4a8 import linear_w4a8_torch
+from kernels.norm_modulate import Stream, norm_modulate_torch
+from kernels.qk_norm_rope import qk_norm_rope_torch
+from kernels.quantize_int8 import quantize_int8_torch
+from kernels.workspace import Workspace
+
+pytestmark = pytest.mark.skipif(not cpu_fused.usable(), reason="needs Numba")
+DTYPES = [torch.float32, torch.bfloat16]
+SAMPLES, TEXT, VIDEO = 2, 5, 33
+TOKENS = TEXT + VIDEO
+
+
+def draw(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def product(rows, columns, seed=0):
+    """Sums as a product leaves them, and the float32 values they stand for."""
+    sums = (draw(rows, columns, seed=seed) * 5000).to(torch.int32)
+    scales = draw(rows, seed=seed + 1).abs() * 1e-3 + 1e-4, draw(columns, seed=seed + 2).abs() + 0.1
+    offset = draw(columns, seed=seed + 3)
+    return Product(sums, *scales, offset), sums.float() * scales[0][:, None] * scales[1] + offset
+
+
+def assert_same(made, act):
+    """Codes may differ where a value lies on a rounding boundary, by one."""
+    difference = (made.codes.int() - act.codes.int()).abs()
+    assert difference.max() <= 1 and (difference > 0).float().mean() < 1e-3
+    for ours, other in ((made.token_scale, act.token_scale), (made.absmax, act.absmax), (made.abssum, act.abssum)):
+        torch.testing.assert_close(ours, other, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("size", "block"), [(256, 128), (192, 64), (96, 32), (48, 16), (40, 1)])
+def test_quantized(size, block, dtype):
+    x = draw(SAMPLES, TOKENS, size, dtype=dtype) * 3
+    x[0, 3] = 0.0
+    assert_same(cpu_fused.quantized(x, block), quantize_int8_torch(x, block))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_not_a_number_stays_in_its_token(bad):
+    x = draw(TOKENS, 64)
+    x[2, 7] = bad
+    scale = cpu_fused.quantized(x, 64).token_scale
+    assert scale[2].isnan() and torch.cat([scale[:2], scale[3:]]).isfinite().all()
+    sums, _ = product(TOKENS, 64)
+    sums.offset[9] = bad
+    assert cpu_fused.activated(sums, 64, True).token_scale.isnan().all() or bad == float("-inf")
+
+
+def test_gelu():
+    sums, values = product(TOKENS, 256)
+    assert_same(cpu_fused.activated(sums, 128, True), gelu_quantize_torch(values, "int8", 128))
+    made = cpu_fused.activated(sums, 128, False)
+    exact = F.gelu(values.double(), approximate="tanh")
+    assert (made.values.double() - exact).abs().max() < 2e-6
+    torch.testing.assert_close(made.abssum, exact.abs().sum(-1).float(), rtol=1e-5, atol=1e-6)
+    # Far out, where the exponential would leave float32.
+    wide = torch.cat([torch.linspace(-200, 200, 4001), torch.tensor([1e20, -1e4, 3e38])])
+    one = torch.ones(len(wide))
+    found = cpu_fused.activated(Product(wide[:, None].contiguous(), one, one[:1], torch.zeros(1)), 1, False).values[
+        :, 0
+    ]
+    torch.testing.assert_close(found, F.gelu(wide, approximate="tanh"), rtol=1e-5, atol=2e-6)
+
+
+def norm(size, block):
+    weight, bias, modulation = draw(size, seed=4), draw(size, seed=5), draw(SAMPLES, 6 * size, seed=6) * 0.3
+    return Norm(weight, bias, 1e-5, modulation, block)
+
+
+def stream_pair(norm_, text, video):
+    shift, scale, _, text_shift, text_scale, _ = norm_.modulation.chunk(6, dim=1)
+    return [Stream(text, text_shift, text_scale), Stream(video, shift, scale)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gated", [False, True])
+def test_streams(gated, dtype):
+    size, made_by = 128, norm(128, 128)
+    text, video = draw(SAMPLES, TEXT, size, dtype=dtype) * 3 + 1, draw(SAMPLES, VIDEO, size, dtype=dtype, seed=1)
+    before, update, gates = (text.clone(), video.clone()), None, None
+    if gated:
+        update, values = product(SAMPLES * TOKENS, size, seed=7)
+        gates = draw(SAMPLES, 6 * size, seed=8)
+        parts, values = gates.chunk(6, dim=1), values.view(SAMPLES, TOKENS, size)
+        expected = [
+            gate_residual_torch(stream.float(), value, gate).to(dtype)
+            for stream, value, gate in ((text, values[:, :TEXT], parts[5]), (video, values[:, TEXT:], parts[2]))
+        ]
+    else:
+        expected = [text, video]
+    made, *after = cpu_fused.streams(text, video, made_by, True, update, gates)
+    for ours, other in zip(after, expected):
+        torch.testing.assert_close(ours, other, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-5)
+    assert torch.equal(text, before[0]) and torch.equal(video, before[1])
+    pair = stream_pair(made_by, *after)
+    assert_same(made, norm_modulate_torch(pair, made_by.weight, made_by.bias, 1e-5, "int8", 128))
+    plain, *_ = cpu_fused.streams(*after, made_by, False)
+    exact = norm_modulate_torch([Stream(*(p.float() for p in stream)) for stream in pair], made_by.weight, made_by.bias)
+    torch.testing.assert_close(plain.values.view(SAMPLES, TOKENS, size), exact, rtol=1e-5, atol=1e-5)
+    nothing, *same = cpu_fused.streams(text, video, None, True, update, gates) if gated else (None, *after)
+    assert nothing is None and all(torch.equal(ours, other) for ours, other in zip(same, after))
+
+
+@pytest.mark.parametrize("turned", [True, False])
+@pytest.mark.parametrize("width", [64, 32])
+def test_heads(width, turned):
+    heads = 3
+    sums, values = product(SAMPLES * TOKENS, 3 * heads * width)
+    affine = draw(4, width, seed=4)
+    angles = draw(VIDEO, width // 2, seed=5).repeat_interleave(2, dim=1)
+    rope = (angles.cos(), angles.sin()) if turned else None
+    found = cpu_fused.split_heads(sums, SAMPLES, heads, affine, 1e-6, rope, TEXT, torch.float32)
+    q, k, v = values.view(SAMPLES, TOKENS, -1).chunk(3, dim=-1)
+    qk_norm_rope_torch(q, k, heads, *affine, "layer", 1e-6, *(rope or (None, None)), TEXT)
+    for ours, other in zip(found, (q, k, v)):
+        torch.testing.assert_close(ours, other.unflatten(-1, (heads, -1)).transpose(1, 2), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_product_is_the_definitions(dtype, fast, monkeypatch):
+    here = target.probe("cpu")
+    if fast and not here.int8_mm:
+        pytest.skip("no fast INT8 product here")
+    monkeypatch.setattr("kernels.cpu_fused.target.probe", lambda _: here._replace(int8_mm=fast))
+    monkeypatch.setattr(cpu_fused, "_STRIP", 1 << 10)
+    for size, bias in ((256, draw(24, seed=1).to(dtype)), (2048, None)):
+        packed, act = pack_weight(draw(24, size), search=False), quantize_int8_torch(draw(3, 23, size), 128)
+        ours = cpu_fused.linear_int8(act, packed, bias, dtype, Workspace())
+        expected = linear_w4a8_torch(act, packed, bias, dtype)
+        if fast:
+            assert torch.equal(ours, expected)
+        else:
+            torch.testing.assert_close(ours, expected, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_change(dtype):
+    x, y = draw(SAMPLES, TOKENS, 96, dtype=dtype), draw(SAMPLES, TOKENS, 96, dtype=dtype, seed=1)
+    expected = [(part.float().abs()).flatten(1).sum(1) for part in (y.float() - x.float(), x)]
+    torch.testing.assert_close(cpu_fused.stream_change(x, y), torch.stack(expected, dim=1), rtol=1e-5, atol=0)
+
+
+def test_few_tokens_and_other_dtypes_are_left_to_pytorch():
+    assert not cpu_fused.fits(torch.ones(31, 64)) and cpu_fused.fits(torch.ones(32, 64))
+    assert not cpu_fused.fits(torch.ones(64, 64, dtype=torch.float16)) and not cpu_fused.fits(torch.ones(0, 64))
+
+
+@pytest.mark.parametrize("openmp", [True, False])
+def test_threads_do_not_change_a_bit(openmp, monkeypatch):
+    if openmp and cpu_share._openmp() is None:
+        pytest.skip("PyTorch computes on other threads here")
+    if not openmp:
+        monkeypatch.setattr(cpu_share, "_openmp", lambda: None)
+    monkeypatch.setattr(cpu_share, "_ELEMENTS_PER_HELPER", 1 << 10)
+    monkeypatch.setattr(cpu_share, "_ELEMENTS_PER_THREAD", 1 << 10)
+    x, threads, results = draw(701, 256), torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            results.append(cpu_fused.quantized(x, 128))
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        for ours, same in zip(results[0], other):
+            assert torch.equal(ours, same) or ours is results[0].values
+
+
+def test_an_error_on_any_thread_arrives(monkeypatch):
+    def work(first: int, last: int) -> None:
+        if first:
+            raise ValueError("row 350")
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ValueError, match="row 350"):
+            cpu_share.share_rows(700, 1 << 12, work)
+    finally:
+        torch.set_num_threads(threads)
