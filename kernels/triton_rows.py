@@ -156,17 +156,28 @@ def row_sum(row, CHUNKS: tl.constexpr):
 @triton.jit
 def pair_sums(a, b):
     """The sums of two tensors (WIDTH,), in one trip through shared memory."""
+    return _reduced_pair(a, b, False)
+
+
+@triton.jit
+def _reduced_pair(a, b, MAX: tl.constexpr):
+    """The sum of a, or its maximum, and the sum of b."""
     if INTERPRETED:
-        sum_a = tl.sum(a, 0)
-        sum_b = tl.sum(b, 0)
+        first = tl.max(a, 0) if MAX else tl.sum(a, 0)
+        second = tl.sum(b, 0)
     else:
-        sum_a, sum_b = tl.reduce((a, b), 0, _combine_sums)
-    return sum_a, sum_b
+        first, second = tl.reduce((a, b), 0, _combine_max_sum if MAX else _combine_sums)
+    return first, second
 
 
 @triton.jit
 def _combine_sums(first_a, second_a, first_b, second_b):
     return first_a + first_b, second_a + second_b
+
+
+@triton.jit
+def _combine_max_sum(max_a, sum_a, max_b, sum_b):
+    return tl.maximum(max_a, max_b), sum_a + sum_b
 
 
 @triton.jit
@@ -186,17 +197,7 @@ def row_max_and_sum(row, CHUNKS: tl.constexpr):
     for i in tl.static_range(1, CHUNKS):
         largest = tl.maximum(largest, tl.abs(row[i]))
         total += tl.abs(row[i])
-    if INTERPRETED:
-        largest = tl.max(largest, 0)
-        total = tl.sum(total, 0)
-    else:
-        largest, total = tl.reduce((largest, total), 0, _combine_max_sum)
-    return largest, total
-
-
-@triton.jit
-def _combine_max_sum(max_a, sum_a, max_b, sum_b):
-    return tl.maximum(max_a, max_b), sum_a + sum_b
+    return _reduced_pair(largest, total, True)
 
 
 @triton.jit
