@@ -58,11 +58,14 @@ function answers(home, cell, leave) {
   window.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && afloat()) { event.preventDefault(); event.stopPropagation(); shut(); }
   }, true);
-  function hint() { dock(); body.replaceChildren(make("h2", {}, t("lab.explain.title")), make("p", { class: "fine" }, t("lab.explain.hint"))); }
+  function hint() { kept(); body.removeAttribute("aria-busy"); dock(); body.replaceChildren(make("h2", {}, t("lab.explain.title")), make("p", { class: "fine" }, t("lab.explain.hint"))); }
+  // What is open stays open; read where it is replaced, because a fold tells only later that it was moved.
+  function kept() { open = body.querySelector(".numbers")?.open ?? open; }
   function show(info) {
+    kept();
     const more = make("details", { class: "numbers" }, make("summary", {}, t("lab.explain.numbers")));
     more.open = open;
-    more.addEventListener("toggle", () => { open = more.open; place(); });
+    more.addEventListener("toggle", () => { if (more.isConnected) { open = more.open; place(); } });
     if (info.numbers.length) more.append(rows([t("lab.explain.quantity"), t("lab.explain.value"), t("lab.explain.limit")], info.numbers, t("lab.explain.numbers")));
     more.append(rows([t("lab.explain.layer"), t("lab.explain.took"), t("lab.explain.why")], info.layers, t("lab.explain.layers")));
     if (info.sample) {
@@ -77,8 +80,11 @@ function answers(home, cell, leave) {
   async function ask() {
     if (!pin || !lab.server) return;
     const mine = ++turn;
-    const info = await lab.call("explain", { block: pin.block, step: pin.step, source: lab.state.source, policy: lab.state.policy, which: lab.state.which, live: lab.busy && !lab.state.aside });
-    if (mine === turn && info) show(info);
+    body.setAttribute("aria-busy", "true");          // the click is seen before its answer is there
+    const info = await lab.insist("explain", { block: pin.block, step: pin.step, source: lab.state.source, policy: lab.state.policy, which: lab.state.which, live: lab.busy && !lab.state.aside }, () => mine !== turn);
+    if (mine !== turn) return;
+    body.removeAttribute("aria-busy");
+    if (info) show(info);
   }
   lab.on("pin", (next) => { fresh ||= Boolean(next.clicked); pin = next; ask(); });
   lab.on("unpin", () => { pin = null; fresh = false; turn++; hint(); });

@@ -263,9 +263,9 @@ def test_wipe_and_difference_show_both_videos_in_one(bench):
     page.wait_for_timeout(300)
     wanted = [[min(255, 4 * abs(a - b)) for a, b in zip(*pair)] for pair in zip(side["a"], side["b"])]
     got = page.evaluate(PIXELS)["b"]
-    # Blending rounds: up to three levels of 255, which four times is twelve.
+    # Smoothing and blending round: a level or two of 255 on average, a few at single pixels, times four.
     away = [abs(g - w) for pair in zip(got, wanted) for g, w in zip(*pair)]
-    assert sum(away) / len(away) < 8 and max(away) <= 16 and max(map(max, wanted)) > 40
+    assert sum(away) / len(away) < 8 and max(away) <= 32 and max(map(max, wanted)) > 80
 
 
 def test_on_a_phone_the_run_button_makes_way_for_the_drafts_own(tab):
@@ -327,6 +327,23 @@ def test_a_run_that_is_opened_while_the_server_is_away_opens_later_and_the_newes
         window.both = Promise.all(['recording:large', 'recording:red-star'].map((key) => lab6.open(key))); }""")
     assert [bool(answer) for answer in page.evaluate("window.both")] == [False, True]
     assert page.evaluate("lab6.state.source") == "recording:red-star"
+
+
+def test_a_pinned_cell_waits_for_its_answer_and_its_open_fold_stays_open(bench):
+    page = bench()
+    page.wait_for_selector(".explain .numbers")
+    page.evaluate(DOWN)
+    page.evaluate("lab6.emit('pin', {block: 3, step: 8})")
+    page.wait_for_selector(".status[data-tone=bad]")
+    assert page.get_attribute(".explain .body", "aria-busy") == "true"
+    page.evaluate("() => { window.down = false; }")
+    page.wait_for_function("document.querySelector('.explain h2').textContent.includes('step 9')")
+    assert page.get_attribute(".explain .body", "aria-busy") is None
+    held = page.evaluate("window.answer('explain', {sid: 'tab', lang: 'en', block: 2, step: 4, source: lab6.state.source})")
+    page.evaluate("""held => { window.answer = () => Promise.resolve(held);          // there before the fold tells that it was opened
+        document.querySelector('.explain .numbers summary').click(); lab6.emit('pin', {block: 2, step: 4}); }""", held)
+    page.wait_for_function("document.querySelector('.explain h2').textContent.includes('step 5')")
+    assert page.locator(".explain .numbers").evaluate("fold => fold.open")
 
 
 def test_a_button_pressed_before_the_first_answer_and_released_after_it_is_clicked(bench):
