@@ -19,7 +19,7 @@ from kernels import PackedWeight, Workspace
 
 from .families import Family, transformers_of
 from .linear import Group
-from .plain import PlainCalls
+from .plain import PlainCalls, StockCall
 from .policy import Policy
 from .records import Calibration
 from .refusals import check_adapters, check_hooks
@@ -44,7 +44,7 @@ class Handle:
         self._workspace = Workspace()
         self._undo: list[Callable[[], None]] = []
         self._plain = PlainCalls(self)
-        self._callers: weakref.WeakKeyDictionary[Run, threading.Thread] = weakref.WeakKeyDictionary()
+        self._callers: weakref.WeakKeyDictionary[Run | StockCall, threading.Thread] = weakref.WeakKeyDictionary()
         self._recorded = 0
         self._lock = threading.Lock()
 
@@ -125,10 +125,10 @@ class Handle:
         """The run that decides on this thread: the recorded one, else the one of its plain call; None for stock."""
         return recorded(self) or self._plain.run
 
-    def called(self, run: Run) -> None:
-        """A plain call on this thread has begun `run`."""
+    def called(self, call: Run | StockCall) -> None:
+        """A plain call has begun on this thread."""
         with self._lock:
-            self._callers[run] = threading.current_thread()
+            self._callers[call] = threading.current_thread()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -150,8 +150,8 @@ class Handle:
         """Restore the stock pipeline: the same modules and weights as before attach.
 
         Raises CannotAttach or RuntimeError, changing nothing, if the originals were dropped, a
-        run is being recorded on any thread, a call under `policy` is under way on another one, or
-        hooks or adapters came later.
+        run is being recorded on any thread, a plain call is under way on another one, or hooks or
+        adapters came later.
         """
         if not self.attached:
             return
@@ -172,7 +172,7 @@ class Handle:
     def _called_elsewhere(self) -> bool:
         # This thread's own call has failed, if one is left: nothing else can have come here.
         here = threading.current_thread()
-        return any(run.under_way and thread is not here and thread.is_alive() for run, thread in self._callers.items())
+        return any(call.under_way and thread is not here and thread.is_alive() for call, thread in self._callers.items())
 
     def _restore(self) -> None:
         while self._undo:

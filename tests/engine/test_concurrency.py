@@ -29,33 +29,33 @@ def test_two_models_in_one_run_do_not_mix(pipe):
     assert torch.equal(latents, fresh())
 
 
-def test_concurrent_runs_equal_their_single_runs():
-    for build in (pipelines.cogvideox, pipelines.wan):
-        pipe = build()
-        attach(pipe)
-        jobs = [
-            (LOOSE, {"seed": 1, "prompt": pipelines.OTHER_PROMPT}),
-            (PRESETS["w4a4"], {"seed": 2, "num_inference_steps": 4}),
-            (PRESETS["tdc"], {"seed": 3, "num_frames": 5}),
-        ]
-        alone = [run_once(pipe, policy, **changes) for policy, changes in jobs]
-        found = [None] * len(jobs)
-        barrier = threading.Barrier(len(jobs))
+@pytest.mark.parametrize("build", [pipelines.cogvideox, pipelines.wan])
+def test_concurrent_runs_equal_their_single_runs(build):
+    pipe = build()
+    attach(pipe)
+    jobs = [
+        (LOOSE, {"seed": 1, "prompt": pipelines.OTHER_PROMPT}),
+        (PRESETS["w4a4"], {"seed": 2, "num_inference_steps": 4}),
+        (PRESETS["tdc"], {"seed": 3, "num_frames": 5}),
+    ]
+    alone = [run_once(pipe, policy, **changes) for policy, changes in jobs]
+    found = [None] * len(jobs)
+    barrier = threading.Barrier(len(jobs))
 
-        def work(index, policy, changes):
-            other = shell(pipe)
-            barrier.wait()
-            found[index] = run_once(other, policy, **changes)
+    def work(index, policy, changes):
+        other = shell(pipe)
+        barrier.wait()
+        found[index] = run_once(other, policy, **changes)
 
-        threads = [threading.Thread(target=work, args=(index, *job)) for index, job in enumerate(jobs)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for (latents, trace), (expected, expected_trace) in zip(found, alone):
-            assert torch.equal(latents, expected)
-            same = ["call", "branch", "step", "block", "skipped", "gamma"]
-            assert trace.blocks[same].equals(expected_trace.blocks[same])
+    threads = [threading.Thread(target=work, args=(index, *job)) for index, job in enumerate(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for (latents, trace), (expected, expected_trace) in zip(found, alone):
+        assert torch.equal(latents, expected)
+        same = ["call", "branch", "step", "block", "skipped", "gamma"]
+        assert trace.blocks[same].equals(expected_trace.blocks[same])
 
 
 def test_a_shell_keeps_what_makes_the_pipeline():
@@ -91,9 +91,12 @@ def test_prompts_are_encoded_one_at_a_time(pipe, monkeypatch):
     assert most == [1, 1, 1]
 
 
-def test_nobody_detaches_under_a_plain_call_of_another_thread(pipe):
-    handle = attach(pipe, policy=LOOSE)
-    expected = pipelines.latents(pipe)
+@pytest.mark.parametrize("policy", [LOOSE, None], ids=["policy", "stock"])
+@pytest.mark.parametrize("caller", [lambda pipe: pipe, shell], ids=["the same pipeline", "another around its parts"])
+def test_nobody_detaches_under_a_plain_call_of_another_thread(pipe, policy, caller):
+    handle = attach(pipe, policy=policy)
+    called = caller(pipe)
+    expected = pipelines.latents(called)
     half, on, found = threading.Event(), threading.Event(), []
 
     def pause(_, step, timestep, tensors):
@@ -102,7 +105,7 @@ def test_nobody_detaches_under_a_plain_call_of_another_thread(pipe):
             on.wait(60)
         return tensors
 
-    thread = threading.Thread(target=lambda: found.append(pipelines.latents(pipe, callback_on_step_end=pause)))
+    thread = threading.Thread(target=lambda: found.append(pipelines.latents(called, callback_on_step_end=pause)))
     thread.start()
     assert half.wait(60)
     with pytest.raises(RuntimeError, match="under way on another thread; let it end"):
