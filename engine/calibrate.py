@@ -145,7 +145,9 @@ def calibrate(
             pipe(prompt=prompt, generator=torch.Generator().manual_seed(seed + number), **arguments)
     usual = {name: parameter.default for name, parameter in inspect.signature(type(pipe).__call__).parameters.items()}
     run.describe(guidance=float(arguments.get("guidance_scale", usual["guidance_scale"])))
-    asked = None if arguments.get("timesteps") is not None else arguments.get("num_inference_steps", usual["num_inference_steps"])
+    asked = arguments.get("num_inference_steps", usual["num_inference_steps"])
+    if arguments.get("timesteps") is not None:
+        asked = None
     found = fit(run.trace, handle.model_hash, asked)
     if moments is not None:
         weighed = None if progress is None else lambda done, total: progress(seen[0] + done, seen[0] + total)

@@ -40,9 +40,9 @@ def quantize(
 ) -> Path:
     """Write a packed checkpoint of the pipeline at `src` (a folder or hub id) into the new folder `dst`.
 
-    Works on the CPU, from the weights as bfloat16 (a float32 checkpoint is rounded to it first). adaln: as in `attach`. text_encoder: "w4a16" packs a T5 text encoder
-    too (see `engine.encoder` for what that costs). shard_bytes: largest file of packed
-    weights. progress: called as progress(done, total) while groups are packed.
+    Works on the CPU, from the weights as bfloat16 (a float32 checkpoint is rounded to it first). adaln: as in `attach`.
+    text_encoder: "w4a16" packs a T5 text encoder too (see `engine.encoder` for what that costs). shard_bytes: largest
+    file of packed weights. progress: called as progress(done, total) while groups are packed.
 
     Returns dst, which appears whole or not at all. Raises LoadError or ValueError in one sentence.
     """
@@ -61,7 +61,9 @@ def quantize(
     try:
         takes_files(dst.parent)
     except OSError as error:
-        raise ValueError(f"The folder above {shown(str(dst))} takes no new file ({error.strerror}); choose another.") from error
+        raise ValueError(
+            f"The folder above {shown(str(dst))} takes no new file ({error.strerror}); choose another."
+        ) from error
     if text_encoder not in encoder.CHOICES:
         raise ValueError(f"text_encoder must be one of {', '.join(encoder.CHOICES)}; got {shown(text_encoder)}.")
     if shard_bytes < 1_000_000:

@@ -252,7 +252,9 @@ def tune(options) -> int:
 
     policy = read_policy(options)
     if not 0 < options.keep_quality <= 1:
-        raise ValueError(f"--keep-quality must be above 0 and at most 1, got {options.keep_quality:g}; 0.98 keeps 98 % of the SSIM.")
+        raise ValueError(
+            f"--keep-quality must be above 0 and at most 1, got {options.keep_quality:g}; 0.98 keeps 98 % of the SSIM."
+        )
     check_target(options.out, ".json")
     inputs = read_inputs(options)
     _threads(options)
@@ -341,9 +343,13 @@ def _check_model(options) -> None:
 
 def _check_measured(pipeline: str, packed: bool) -> None:
     if pipeline != MEASURED:
-        raise ValueError(f"frontier and theory measure models that make a video from text ({MEASURED}); this is a {pipeline}.")
+        raise ValueError(
+            f"frontier and theory measure models that make a video from text ({MEASURED}); this is a {pipeline}."
+        )
     if packed:
-        raise ValueError("frontier and theory need the 16-bit weights; give --model the model that this one was packed from.")
+        raise ValueError(
+            "frontier and theory need the 16-bit weights; give --model the model that this one was packed from."
+        )
 
 
 def _threads(options) -> None:

@@ -28,8 +28,8 @@ def model_hash(pipe) -> str:
 
 
 def folder_hash(folder: Path, dtype) -> str | None:
-    """The `model_hash` that a local pipeline folder has once it is loaded in this torch dtype; of a packed checkpoint that
-    of the model it was packed from. None where the files do not tell. Reads headers and single pages of the weights.
+    """The `model_hash` that a local pipeline folder has once it is loaded in this torch dtype; of a packed checkpoint
+    that of the model it was packed from. None where the files do not tell. Reads headers and single pages of weights.
 
     Raises LoadError for a folder that could not be loaded either.
     """

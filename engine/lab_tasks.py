@@ -110,9 +110,10 @@ def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
     `frontier` has the swept methods and the extensions, each class (16-bit or packed weights) on the prompts that all
     of it was run on; `defaults` the single changes; `accuracy` the settings of that grid on all prompts, where it has
-    more than the frontier. `target_bits` becomes the error threshold that it was answered with. Times that were taken alone replace those that were taken beside other
-    processes: `seconds` then is the median of the timing runs of that (method, setting), on the machine named in
-    `seconds_device`, and `seconds_shared` what the run itself took. Without timing runs, shards have no `seconds`.
+    more than the frontier. `target_bits` becomes the error threshold that it was answered with. Times that were taken
+    alone replace those that were taken beside other processes: `seconds` then is the median of the timing runs of that
+    (method, setting), on the machine named in `seconds_device`, and `seconds_shared` what the run itself took. Without
+    timing runs, shards have no `seconds`.
     """
     timed = rows["method"].str.startswith(TIMING)
     timing, agreed = _tidy(rows[timed]), _tidy(rows[rows["method"] == AGREEMENT])

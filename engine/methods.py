@@ -15,8 +15,8 @@ Lists of (method, setting), in the order in which a sweep that may be cut short 
 Our methods are presets of `engine.policy` with some fields replaced; the rest of what they know comes from probes:
 `static_mix` and `static_sensitive` (the paper's rival: one precision per layer, fixed offline, as ViDiT-Q does),
 `dmpq_weighted` (the predicted error weighted by how much the block changes the stream) and those of `SENSITIVE` (by how
-much the model's output minds it: `Policy(weighting="sensitivity")`). `target_bits` instead of an error threshold means the threshold at which the
-probes' replay spends that many bits where it computes.
+much the model's output minds it: `Policy(weighting="sensitivity")`). `target_bits` instead of an error threshold means
+the threshold at which the probes' replay spends that many bits where it computes.
 """
 
 import random

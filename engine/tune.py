@@ -115,13 +115,14 @@ def candidates(
     if objective == "seconds" and speeds is None:
         raise ValueError("Tuning for seconds needs the speeds of this machine; pass cost.measure_speeds(run).")
     base = Policy() if base is None else base
+    steps = probes[0].meta.steps if steps is None else steps
     dynamic = base.precision == "dynamic"
     rows = []
     for error_threshold, tdc_threshold in product(ERROR_THRESHOLDS if dynamic else (base.error_threshold,), TDC_THRESHOLDS):
         reuse = tdc_threshold > 0
         policy = replace(
             base, error_threshold=error_threshold, tdc=reuse, pdr=base.pdr and reuse,
-            tdc_threshold=tdc_threshold if reuse else base.tdc_threshold, tuned_steps=probes[0].meta.steps if steps is None else steps,
+            tdc_threshold=tdc_threshold if reuse else base.tdc_threshold, tuned_steps=steps,
         )  # fmt: skip
         drafts = [_with_probe_gamma(replay(probe, policy, calibration), probe) for probe in probes]
         if objective == "bits":
