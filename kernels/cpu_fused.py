@@ -61,8 +61,7 @@ class Made(NamedTuple):
 
 def usable() -> bool:
     """Whether this machine's CPU can take the compiled passes."""
-    here = target.probe("cpu")
-    return here.compiled_loops and not here.triton and rows() is not None
+    return rows() is not None and not target.probe("cpu").triton
 
 
 def fits(*tensors: torch.Tensor, block: int = 1) -> bool:
@@ -72,14 +71,9 @@ def fits(*tensors: torch.Tensor, block: int = 1) -> bool:
     return block in _BLOCKS and sum(part.numel() for part in tensors) >= _FEWEST * tensors[0].shape[-1] and usable()
 
 
-@functools.cache
 def rows() -> ModuleType | None:
-    """The compiled passes; None where Numba does not fit NumPy or has no folder in which to cache."""
-    try:
-        from kernels import cpu_rows
-    except (ImportError, RuntimeError):
-        return None
-    return cpu_rows
+    """The compiled passes; None where nothing compiles them."""
+    return target.compiled("cpu_rows")
 
 
 def quantized(x: torch.Tensor, block: int) -> Made:

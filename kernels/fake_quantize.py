@@ -7,7 +7,6 @@ do it in one pass where Numba is installed; the twins here are plain PyTorch.
 
 from __future__ import annotations
 
-import functools
 import threading
 from types import ModuleType
 
@@ -88,17 +87,7 @@ def compile_loops() -> None:
 
 def _loops_for(tokens: torch.Tensor) -> ModuleType | None:
     fits = tokens.device.type == "cpu" and tokens.shape[0] >= _LANES and tokens.shape[1] % BLOCK == 0
-    return _import_loops() if fits and tokens.shape[1] and target.probe("cpu").compiled_loops else None
-
-
-@functools.cache
-def _import_loops() -> ModuleType | None:
-    try:
-        from kernels import cpu_loops
-    except (ImportError, RuntimeError):
-        # A Numba that does not fit this NumPy, or no folder in which to cache: PyTorch then.
-        return None
-    return cpu_loops
+    return target.compiled("cpu_loops") if fits and tokens.shape[1] else None
 
 
 def _share_rows(

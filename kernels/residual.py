@@ -11,7 +11,6 @@ sample, and never through atomics: the same seed must give the same decisions.
 
 from __future__ import annotations
 
-import functools
 from typing import Callable, NamedTuple
 
 import torch
@@ -220,17 +219,7 @@ def _has_kernel(device: torch.device, formats: set[str]) -> bool:
 
 def _loops_for(x: torch.Tensor, y: torch.Tensor):
     plain = all(part.device.type == "cpu" and part.dtype == torch.float32 for part in (x, y))
-    return _import_loops() if plain and target.probe("cpu").compiled_loops else None
-
-
-@functools.cache
-def _import_loops():
-    try:
-        from kernels import residual_loops
-    except (ImportError, RuntimeError):
-        # A Numba that does not fit this NumPy, or no folder in which to cache: PyTorch then.
-        return None
-    return residual_loops
+    return target.compiled("residual_loops") if plain else None
 
 
 def _check(x, y, cached, format) -> None:

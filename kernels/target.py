@@ -8,9 +8,11 @@ environment keeps a GPU on the PyTorch path, to tell a kernel's fault from a mod
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import os
 import platform
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -45,6 +47,20 @@ def probe(device: torch.device | str) -> Target:
     if device.type == "cuda":
         return _probe_cuda(torch.cuda.current_device() if device.index is None else device.index)
     return _probe_other(device.type)
+
+
+def compiled(name: str) -> ModuleType | None:
+    """The loops that Numba compiles in the file `name` of this package; None where PyTorch must do instead."""
+    return _imported(name) if probe("cpu").compiled_loops else None
+
+
+@functools.cache
+def _imported(name: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(f"kernels.{name}")
+    except (ImportError, RuntimeError):
+        # A Numba that does not fit this NumPy, or no folder in which to cache.
+        return None
 
 
 def interpreting() -> bool:
