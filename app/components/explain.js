@@ -73,7 +73,8 @@ function answers(home, cell, leave) {
       more.append(make("h3", {}, sample.title), ruler(sample), make("p", { class: "key fine" }, make("i", { class: "real" }), t("lab.sample.real"), make("i", { class: "four" }), "NVFP4", make("i", { class: "eight" }), "INT8"),
         make("div", { class: "scroll", tabindex: "0" }, rows(["", ...sample.values.map((_, i) => String(i + 1))], sample.rows, sample.title)), make("p", { class: "fine" }, sample.note));
     }
-    const said = info.sentences.map((sentence, i) => make("p", { class: info.marks[i] ? "of-colour" : "" }, info.marks[i] ? make("i", { class: `mark ${info.marks[i]}`, "aria-hidden": "true" }) : null, make("span", {}, sentence.replace(/(\d) ([%×])/g, "$1\u00a0$2"))));
+    const coloured = lab.state.view === "decision";          // the other views' colours mean something else
+    const said = info.sentences.map((sentence, i) => make("p", { class: info.marks[i] && coloured ? "of-colour" : "" }, info.marks[i] && coloured ? make("i", { class: `mark ${info.marks[i]}`, "aria-hidden": "true" }) : null, make("span", {}, sentence.replace(/(\d) ([%×])/g, "$1\u00a0$2"))));
     body.replaceChildren(make("div", { class: "answer" }, make("h2", {}, info.title), ...said), ...(info.layers.length ? [more] : []));
     place();
   }

@@ -21,7 +21,7 @@ TEXTS = {
         "lab.field.weighting.what": "论文一视同仁；按各层的重要程度加权是我们的扩展。",
         "lab.option.weigh.none": "一视同仁",
         "lab.option.weigh.sensitivity": "按层加权",
-        "lab.says.error_weighed": "按层的重要程度加权后的预测误差低于此值处用 4 比特。决定了 {total} 次层调用中的 {decided} 次，其中 {four} 次为 4 比特；其余被跳过或由规则指定。",
+        "lab.says.error_weighed": "按层的重要程度加权后的预测误差低于此值处用 4 比特。{total} 次层计算中由它决定 {decided} 次，其中 {four} 次为 4 比特；其余被跳过或由规则指定。",
         "lab.view.verdict.weighed": "4 与 8 比特之间的每次选择，对照真实测得、并按层的重要程度加权的误差。",
         "lab.why.weighed.predicted_error_above_threshold": "若用 4 比特，预测误差为 {predicted}，按层的重要程度加权（{weight}）后计为 {weighed}，超过 4 比特容忍度 {tau}",
         "lab.why.weighed.predicted_error_within_threshold": "预测误差为 {predicted}，按层的重要程度加权（{weight}）后计为 {weighed}，在 4 比特容忍度 {tau} 之内",

@@ -137,6 +137,9 @@ def test_every_colour_of_the_clicked_cell_has_its_sentence_and_swatch(page, sour
     shades = page.evaluate("[...document.querySelectorAll('.answer .mark')].map((m) => getComputedStyle(m).backgroundColor)")
     legend = page.evaluate("[...document.querySelectorAll('.legend i')].map((m) => getComputedStyle(m).backgroundColor)")
     assert set(shades) <= set(legend)
+    page.click("#lab-map [data-view=verdict]")
+    page.wait_for_function("!document.querySelector('.answer .mark')")
+    assert page.locator(".answer p").count() == len(marks) + 1
 
 
 PIXELS = """() => { const canvas = document.querySelector('.strip canvas'); return [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]
