@@ -83,7 +83,7 @@ function heads() {
 const FIELDS = [
   ["max_skips", 0, 6, 1], ["warmup_steps", 0, 20, 1], ["protect_last", 0, 20, 1],
   ["gap", ["linear", "sqrt", "none"]], ["resume", ["int8", "last_gamma"]], ["precision", ["dynamic", "nvfp4", "int8", "w4a16", "stock"]],
-  ["purify_to", ["w4a16", "int8"]], ["extrapolation", 0, 1, 0.1], ["tdc", true], ["pdr", true],
+  ["weighting", ["none", "sensitivity"], "weigh."], ["purify_to", ["w4a16", "int8"]], ["extrapolation", 0, 1, 0.1], ["tdc", true], ["pdr", true],
 ];
 const RUN = [["negative", ""], ["steps", 2, 200, 1], ["guidance", 1, 20, 0.5], ["height", 16, 1088, 16], ["width", 16, 1920, 16], ["frames", 1, 161, 4]];
 function advanced() {
@@ -92,7 +92,7 @@ function advanced() {
     const id = `adv-${name}`;
     let control;
     if (spec[1] === true) control = make("input", { type: "checkbox", id, onchange: (e) => set(e.target.checked) }), (control.checked = Boolean(value));
-    else if (Array.isArray(spec[1])) control = make("select", { id, onchange: (e) => set(e.target.value) }, ...spec[1].map((o) => make("option", { value: o, selected: o === value }, t(`lab.option.${o}`))));
+    else if (Array.isArray(spec[1])) control = make("select", { id, onchange: (e) => set(e.target.value) }, ...spec[1].map((o) => make("option", { value: o, selected: o === value }, t(`lab.option.${spec[2] ?? ""}${o}`))));
     else if (spec[1] === "") control = make("input", { type: "text", id, maxlength: 2000, value: value ?? "", onchange: (e) => set(e.target.value) });
     else control = make("input", { type: "number", id, min: spec[1], max: spec[2], step: spec[3], value: value ?? "", placeholder: t("lab.advanced.default"), onchange: (e) => set(e.target.value === "" ? null : Number(e.target.value)) });
     return make("div", { class: "field" }, make("label", { for: id }, t(`lab.field.${name}`)), control, make("p", { class: "fine" }, t(`lab.field.${name}.what`)));
