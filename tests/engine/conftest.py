@@ -1,5 +1,7 @@
 """Shared fixtures of the live engine's tests."""
 
+from importlib import import_module
+
 import pytest
 
 
@@ -24,6 +26,14 @@ def pipe():
     made = pipelines.cogvideox()
     attach(made)
     return made
+
+
+@pytest.fixture
+def unloaded(monkeypatch):
+    """Fails the test where a command comes to load a model."""
+    # `engine.load` is the function; its file has to be asked for by name.
+    loading = import_module("engine.load")
+    monkeypatch.setattr(loading, "load", lambda *given, **more: pytest.fail("the model was loaded"))
 
 
 def _one_thread():

@@ -1,7 +1,6 @@
 """--image and --video through the real command line, on saved random models."""
 
 import json
-from importlib import import_module
 
 import numpy as np
 import pandas as pd
@@ -116,9 +115,8 @@ def test_tune_searches_from_it(here, tmp_path):
     ],
 )
 def test_what_cannot_start_is_one_sentence_before_the_model_loads(
-    here, tmp_path, monkeypatch, capsys, name, model, arguments, sentence
+    here, unloaded, tmp_path, monkeypatch, capsys, name, model, arguments, sentence
 ):
-    monkeypatch.setattr(import_module("engine.load"), "load", lambda *given, **more: pytest.fail("the model was loaded"))
     monkeypatch.chdir(here)
     out = [] if name == "compare" else ["--out", tmp_path / {"generate": "out.mp4"}.get(name, "out.json")]
     assert command(here, name, model, *arguments, *out) == 2

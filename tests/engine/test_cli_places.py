@@ -1,6 +1,5 @@
 """Where the commands write, and which models they take: one rule for all of them, told before a model loads."""
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,6 @@ def here(tmp_path_factory):
     pipelines.wan(layers=1).save_pretrained(folder / "wan")
     quantize(folder / "text", folder / "packed")
     return folder
-
-
-@pytest.fixture
-def unloaded(monkeypatch):
-    """Fails the test where a command comes to load the model."""
-    monkeypatch.setattr(import_module("engine.load"), "load", lambda *given, **more: pytest.fail("the model was loaded"))
 
 
 PLACES = [
