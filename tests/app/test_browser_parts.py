@@ -109,6 +109,25 @@ def test_a_link_from_ones_own_run_carries_its_wish_and_not_the_run(bench):
     page.wait_for_function("lab6.state.policy?.error_threshold === 0.08")
 
 
+def test_weighing_is_a_preset_and_a_choice_and_a_link_carries_it(bench):
+    page = bench()
+    page.wait_for_function("lab6.state.preset === 'sixbit'")
+    page.select_option(".more-presets", label="DMPQ, weighed")
+    page.wait_for_function("lab6.state.preset === 'dmpq_sensitive' && lab6.state.policy.weighting === 'sensitivity'")
+    assert "weighed by how much each layer matters" in page.inner_text(".preset-what")
+    page.click(".advanced summary")
+    assert page.input_value("#adv-weighting") == "sensitivity"
+    assert page.locator("#adv-weighting option").all_inner_texts() == ["alike", "by layer"]
+    page.select_option("#adv-weighting", "none")
+    page.wait_for_function("lab6.state.policy.weighting === 'none' && lab6.state.preset === ''")
+    page.select_option("#adv-weighting", "sensitivity")
+    page.wait_for_function("lab6.state.preset === 'dmpq_sensitive'")
+    page.evaluate("lab6.emit('look', {policy: {...lab6.state.policy, error_threshold: 0.07}, preset: ''})")
+    page.wait_for_function("lab6.state.policy.error_threshold === 0.07")
+    page = bench("?" + page.evaluate("lab6.link()").split("?")[1])
+    page.wait_for_function("lab6.state.policy?.weighting === 'sensitivity' && lab6.state.policy.error_threshold === 0.07")
+
+
 def test_a_link_to_another_recording_opens_its_videos_too(bench):
     page = bench(link(source="recording:large", preset="w4a8", prompt="no such words", seed=3))
     page.wait_for_function("lab6.state.source === 'recording:large' && lab6.state.preset === 'w4a8'")
