@@ -8,6 +8,11 @@ const speak = (wish) => wish.split(",").map((w) => (w.trim().startsWith("zh") ? 
 Object.assign(state, { view: "decision", versus: "draft", policy: null, preset: null, source: props.source, mode: "race", ...lab.state });
 state.sid ||= props.sid || "";
 
+// What the first answer moves down the page is not shown before it: a button that moves between press and release is
+// not clicked. The place knows by its class.
+const waiting = (document.getElementById("place-lab") ?? document.body).classList;
+function arrived() { waiting.remove("awaiting"); }
+waiting.toggle("awaiting", Boolean(state.source));
 // The answer; null where the wish was refused, undefined where the server could not be reached (Gradio gives undefined
 // then and throws nothing). Both have been said.
 let cut = "", said = "";
@@ -15,7 +20,7 @@ lab.on("status", ({ sentence }) => { said = sentence; }, false);
 lab.call = async (name, extra = {}) => {
   let answer;
   try { answer = await server[name]({ sid: state.sid, lang: lab.lang, ...extra }); } catch { /* as undefined */ }
-  if (!answer) { cut = t("lab.status.unreachable"); lab.say(cut, "bad"); return undefined; }
+  if (!answer) { arrived(); cut = t("lab.status.unreachable"); lab.say(cut, "bad"); return undefined; }
   if (cut && said === cut) lab.say("");
   cut = "";
   if (answer.error) { lab.say(answer.error, "bad"); return null; }
@@ -28,6 +33,7 @@ const rest = (lost) => new Promise((done) => { wake = done; setTimeout(done, Mat
 lab.insist = async (name, extra = {}, moot = () => false) => {
   for (let lost = 0; ; lost++) {
     const answer = await lab.call(name, extra);
+    if (name === "explain") arrived();
     if (answer !== undefined || moot()) return answer;
     await rest(lost);
     if (moot()) return undefined;
@@ -77,7 +83,9 @@ function settle({ policy, preset, source, map, draft }) {
   Object.assign(state, { policy, preset, source, which: map.which, view: map.view, versus: map.against, draft: Boolean(draft) });
 }
 function take(answer) {
-  settle(answer); shown = answer;
+  settle(answer);
+  if (!shown) setTimeout(arrived, 1000);           // where no cell is explained
+  shown = answer;
   if (!lab.busy || state.aside || !newest.map) draw(answer);
   lab.emit("knobs", answer); lab.emit("source", answer.about);
   element.dataset.looked = String(asked);

@@ -80,18 +80,22 @@ def chromium():
 
 @pytest.fixture
 def tab(chromium, page_url):
-    """Open the page: tab(width=…, height=…, dark=…, query=…). Errors of the page's scripts fail the test."""
+    """Open the page: tab(width=…, height=…, dark=…, query=…), `before` run ahead of its own scripts, and wait for its map
+    where it is to be `drawn`. Errors of the page's scripts fail the test."""
     opened, errors = [], []
 
-    def open_tab(width: int = 1440, height: int = 900, dark: bool = False, query: str = "", **context):
+    def open_tab(width: int = 1440, height: int = 900, dark: bool = False, query: str = "",
+                 before: str = "", drawn: bool = True, **context):
         made = chromium.new_context(viewport={"width": width, "height": height},
                                     color_scheme="dark" if dark else "light", **context)
         made.set_default_timeout(180_000)
         opened.append(made)
         page = made.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
+        if before:
+            page.add_init_script(f"({before})()")
         page.goto(page_url + query)
-        page.wait_for_selector("#tab-lab" if "tab=" in query else "#lab-map [data-drawn]")
+        page.wait_for_selector("#lab-map [data-drawn]" if drawn and "tab=" not in query else "#tab-lab")
         return page
 
     yield open_tab

@@ -378,6 +378,25 @@ def test_a_button_pressed_before_the_first_answer_and_released_after_it_is_click
     page.wait_for_function("lab6.state.preset === 'w4a8'")
 
 
+@pytest.mark.parametrize("width", [1440, 390])
+def test_what_the_first_answer_moves_is_not_there_to_be_clicked_before_it(tab, width):
+    page = tab(width=width, before="""() => { const stock = window.fetch; let go; const held = new Promise((done) => { go = done; }); window.go = go;
+        window.fetch = async (url, options) => { if (String(options?.body).includes('"look"')) await held; return stock(url, options); }; }""", drawn=False)
+    page.wait_for_selector(".presets button", state="attached")
+    page.wait_for_timeout(300)
+    controls = """() => [...document.querySelectorAll('#place-lab :is(button, select, input, summary)')].filter((n) => n.checkVisibility({visibilityProperty: true}))"""
+    there = page.evaluate_handle(controls)
+    where = "all => all.map((n) => { const box = n.getBoundingClientRect(); return [n.className || n.id || n.textContent, Math.round(box.x), Math.round(box.y)]; })"
+    before = page.evaluate(where, there)
+    assert len(before) > 10 and page.is_hidden(".runs-pick")
+    page.evaluate("go()")
+    page.wait_for_selector(".explain .numbers")
+    page.wait_for_selector(".runs-pick")
+    # A target is 24 pixels at least: one that moves less than half of that is still under the pointer.
+    moved = [(old, new) for old, new in zip(before, page.evaluate(where, there)) if max(abs(new[1] - old[1]), abs(new[2] - old[2])) > 8]
+    assert moved == []
+
+
 def test_a_list_of_runs_is_not_built_again_under_the_visitors_hand(bench):
     page = bench()
     page.wait_for_function("lab6.state.preset === 'sixbit'")
