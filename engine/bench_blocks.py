@@ -63,7 +63,8 @@ def compare(
             torch.set_num_threads(count)
             for preset in presets:
                 about = {
-                    "preset": preset, "dtype": dtype, "threads": count, "cpu": _cpu(), "torch": torch.__version__.split("+")[0],
+                    "preset": preset, "dtype": dtype, "threads": count, "cpu": _cpu(),
+                    "torch": torch.__version__.split("+")[0],
                     "commit": commit,
                 }  # fmt: skip
                 if block_pairs:
@@ -96,7 +97,8 @@ def _take_turns(stock: Callable[[], float], ours: Callable[[], float], pairs: in
 def _spread(ratios: list[float]) -> dict:
     low, middle, high = pd.Series(ratios).quantile([0.25, 0.5, 0.75])
     return {
-        "ratio": round(middle, 3), "lower_quartile": round(low, 3), "upper_quartile": round(high, 3), "pairs": len(ratios),
+        "ratio": round(middle, 3), "lower_quartile": round(low, 3), "upper_quartile": round(high, 3),
+        "pairs": len(ratios),
     }  # fmt: skip
 
 

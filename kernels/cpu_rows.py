@@ -200,7 +200,8 @@ def _finish(z, size, block, quantize, row, codes, values, token_scale, absmax, a
         codes[row, c] = np.int8(_as_bits(z[c] * factor + _INTEGER_MAGIC))
 
 
-@_part
+# The one place where a product and a sum may round together: the code of a value does not hang on it.
+@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **{**_OPTIONS, "fastmath": {"reassoc", "contract"}})
 def _gelu(x):
     """GELU in its tanh form, as x · sigmoid(2u) with u = √(2/π)·(x + 0.044715·x³); off by less than 1e-6."""
     # -2u as a power of two: the whole part goes to the exponent, the rest through a polynomial.

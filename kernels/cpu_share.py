@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 # Below this a thread has less to do than its start costs: PyTorch's own, and one of the pool.
-_ELEMENTS_PER_THREAD, _ELEMENTS_PER_HELPER = 1 << 15, 1 << 18
+_ELEMENTS_PER_THREAD, _ELEMENTS_PER_HELPER = 1 << 17, 1 << 18
 
 
 def share_rows(count: int, size: int, work: Callable[[int, int], object], lanes: int = 1) -> None:
