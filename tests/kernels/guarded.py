@@ -141,15 +141,16 @@ def guarded_launches(side: Side, before: Callable[[str], None]) -> Iterator[None
 
 
 @contextlib.contextmanager
-def quick_interpreter(ran: set[str]) -> Iterator[None]:
-    """Meanwhile device functions run without setting up the interpreter anew on each call, half of its time.
+def quick_interpreter() -> Iterator[set[str]]:
+    """Meanwhile device functions run without setting up the interpreter anew on each call, up to half of its time.
 
-    ran: receives the names of all jitted functions that ran, kernels and device functions.
+    The set receives the names of all jitted functions that ran, kernels and device functions.
     """
     from triton.runtime import interpreter
 
     stock_run, stock_call = interpreter.InterpretedFunction.run, interpreter.InterpretedFunction.__call__
     ready: set = set()
+    ran: set[str] = set()
 
     def run(function, *arguments, **options):
         # A launch that ends puts the language back as it was.
@@ -166,6 +167,6 @@ def quick_interpreter(ran: set[str]) -> Iterator[None]:
 
     interpreter.InterpretedFunction.run, interpreter.InterpretedFunction.__call__ = run, call
     try:
-        yield
+        yield ran
     finally:
         interpreter.InterpretedFunction.run, interpreter.InterpretedFunction.__call__ = stock_run, stock_call

@@ -174,8 +174,7 @@ def own_functions() -> set[str]:
 
 
 def check_kernels() -> None:
-    ran: set[str] = set()
-    with quick_interpreter(ran):
+    with quick_interpreter() as ran:
         for case in CASES:
             results = []
             for side in SIDES.values():
@@ -206,7 +205,7 @@ def check_model() -> None:
     target.probe = lambda device: card
     policy = replace(PRESETS["sixbit"], tdc_threshold=9.0, warmup_steps=0, protect_last=0, outlier_threshold=3.7)
     with ExitStack() as stack:
-        stack.enter_context(quick_interpreter(set()))
+        stack.enter_context(quick_interpreter())
         stack.enter_context(guarded_launches(SIDES["end"], say))
 
         def turn(step):
@@ -215,7 +214,7 @@ def check_model() -> None:
                 stack.enter_context(guarded_launches(SIDES["start"], say))
 
         run = stack.enter_context(record(pipe, policy, on_step=turn))
-        latents = pipelines.latents(pipe, num_inference_steps=3)
+        latents = pipelines.latents(pipe, num_inference_steps=3, max_sequence_length=4)
     layers, blocks = run.trace.layers, run.trace.blocks
     assert latents.isfinite().all() and applied == [True, True]
     assert {"int8", "w4a16", "skipped"} == set(layers["precision"]) and list(blocks["skipped"]) == [False, False, True]
