@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from typing import Callable
 
-from kernels import warm_up
+from kernels import target, warm_up
 from kernels.first_use import Block, Use
 
 from . import fused, products
@@ -23,7 +23,8 @@ def compile_kernels(handle, progress: Callable[[int, int], None] | None = None) 
         Use(group.packed, group.bias is not None, group.static, None if group.static else made_by.get(group.name))
         for group in groups
     ]
-    warm_up(uses, groups[0].members[0].like.dtype, progress, block_of(handle))
+    here = target.probe(groups[0].packed.codes.device)
+    warm_up(uses, groups[0].members[0].like.dtype, progress, block_of(handle) if here.triton else None)
 
 
 def block_of(handle) -> Block:
@@ -38,8 +39,8 @@ def block_of(handle) -> Block:
     device = handle.groups[0][1].packed.codes.device
     lengths = {
         strip.stop - strip.start
-        for start in columns
-        for strip in products._strips(slice(0, text + video), start, device)
+        for width in columns
+        for strip in products._strips(slice(0, text + video), width, device)
     }
     return Block(
         (text, video), 2, tuple(sorted(lengths)), config.num_attention_heads * config.attention_head_dim,
