@@ -16,6 +16,10 @@ import numpy as np
 from engine.files import NotWritten, existing, write_atomic
 
 BT709 = 1
+# Below this, x264's look-ahead works on pictures so narrow that its AVX-512 code reads memory that nothing was written
+# to, and the same frames become different files.
+SMALLEST_AHEAD = 64
+NO_LOOK_AHEAD = {"x264-params": "rc-lookahead=0:mbtree=0:sync-lookahead=0"}
 LIMITED_RANGE = 1
 
 
@@ -48,7 +52,8 @@ def _encode(path: Path, frames: np.ndarray, rate: Fraction) -> None:
     from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
 
     with av.open(str(path), "w", options={"movflags": "+faststart"}) as container:
-        stream = container.add_stream("libx264", rate=rate, options={"crf": "14", "preset": "medium"})
+        ahead = {} if min(frames.shape[1:3]) >= SMALLEST_AHEAD else NO_LOOK_AHEAD
+        stream = container.add_stream("libx264", rate=rate, options={"crf": "14", "preset": "medium", **ahead})
         stream.height, stream.width, stream.pix_fmt = frames.shape[1], frames.shape[2], "yuv420p"
         context = stream.codec_context
         context.colorspace = context.color_primaries = context.color_trc = BT709

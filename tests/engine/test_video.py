@@ -1,5 +1,7 @@
+import ctypes
 import json
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -89,3 +91,23 @@ def test_missing_folders_and_foreign_or_truncated_files_get_one_sentence(tmp_pat
     (tmp_path / "cut.mp4").write_bytes(whole[: len(whole) * 2 // 3])
     with pytest.raises(VideoError):
         read_mp4(tmp_path / "cut.mp4")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="fills freed memory through the C library of Linux")
+def test_the_same_frames_are_the_same_file_whatever_memory_held_before(tmp_path):
+    library = ctypes.CDLL(None)
+    library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    library.free.argtypes = [ctypes.c_void_p]
+    library.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+    noise = np.random.default_rng(0).normal(0, 12, (9, 32, 32, 3))
+    frames = (np.linspace(0, 255, noise.size).reshape(noise.shape) + noise).clip(0, 255).astype(np.uint8)
+    files = set()
+    for value in (0, 255, 90, 17, 128, 3):
+        sizes = [2**power + more for power in range(8, 18) for more in (0, 64, 512, 3000)] * 6
+        places = [(library.malloc(size), size) for size in sizes]
+        for place, size in places:
+            library.memset(place, value, size)
+        for place, _ in places:
+            library.free(place)
+        files.add(write_mp4(tmp_path / "clip.mp4", frames, 8).read_bytes())
+    assert len(files) == 1
