@@ -45,7 +45,7 @@ def test_the_runs_own_policy_shows_what_happened(source):
     answer = seen(source)
     assert answer["draft"] is None and not answer["map"]["over"] and answer["preset"] == "sixbit"
     assert any(f["value"] == "31.2 dB" for f in answer["net"]["figures"])
-    assert answer["net"]["lead"].startswith("Cheaper: ") and "31.2 dB to FP16, hard to see" in answer["net"]["lead"]
+    assert answer["net"]["lead"].startswith("Cheaper: ") and "31.2 dB to FP16 (higher is closer), hard to see" in answer["net"]["lead"]
 
 
 def test_a_draft_shows_changes_and_no_claims_about_quality(source):
