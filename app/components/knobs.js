@@ -65,6 +65,7 @@ function change(fields, preset) {
 const segments = SHOWN.map((name) => make("button", { type: "button", "data-preset": name, onclick: () => lab.emit("look", { preset: name, policy: null }) }));
 const pick = make("select", { class: "more-presets", onchange: () => pick.value && lab.emit("look", { preset: pick.value, policy: null }) });
 presets.append(...segments, pick);
+let wish = null;           // a preset that was asked for and is not there yet
 function pressed(preset) {
   for (const b of segments) b.setAttribute("aria-pressed", String(b.dataset.preset === preset));
   const other = [...pick.options].some((o) => o.value && o.value === preset);
@@ -76,7 +77,7 @@ function heads() {
   for (const b of segments) { b.title = t(`lab.preset.${b.dataset.preset}.what`); b.textContent = t(`lab.preset.${b.dataset.preset}`); }
   choices(pick, [["", t("lab.presets.more")], ...others.map((name) => [name, t(`lab.preset.${name}`)])]);
   pick.setAttribute("aria-label", t("lab.presets.more")); pick.hidden = !others.length;
-  pressed(look?.preset);
+  pressed(wish ?? look?.preset);
   find(".preset-what").textContent = look ? t(`lab.preset.${look.preset || "own"}.what`) : "";
   advanced();
 }
@@ -104,14 +105,14 @@ function advanced() {
   );
 }
 lab.on("knobs", (next) => {
-  look = next; policy = { ...next.policy };
+  look = next; policy = { ...next.policy }; wish = null;
   for (const name of ORDER) fill(next.knobs.find((k) => k.name === name));
   find(".band").textContent = lab.sentences(next.warning, next.band);
   find(".measure").hidden = !next.measure;
   const chosen = `${next.preset} ${next.presets}`;
   if (chosen !== headed) { headed = chosen; heads(); } else advanced();
 });
-lab.on("wished", ({ preset }) => { if (preset != null) pressed(preset); }, false);          // before the answer is there
+lab.on("wished", ({ preset }) => { wish = preset; if (preset != null) pressed(preset); }, false);          // before the answer is there
 find(".advanced").addEventListener("toggle", advanced);
 find(".measure").addEventListener("click", () => lab.emit("go", { probe: true }));
 lab.on("busy", (busy) => { find(".measure").disabled = busy; });

@@ -131,8 +131,9 @@ frameNode.addEventListener("keydown", (event) => {
 for (const b of element.querySelectorAll("[data-view]")) {
   b.addEventListener("click", () => { lab.emit("look", { view: b.dataset.view }); });
 }
+let wish = null;           // a view that was asked for and is not there yet
 function pressed(view) { for (const b of element.querySelectorAll("[data-view]")) b.setAttribute("aria-pressed", String(b.dataset.view === view)); }
-lab.on("wished", ({ view }) => pressed(view), false);          // before the answer is there
+lab.on("wished", ({ view }) => { wish = view; pressed(view); }, false);          // before the answer is there
 versus.addEventListener("change", () => lab.emit("look", { versus: versus.value }));
 which.addEventListener("change", () => lab.emit("look", { which: which.value }));
 unzoom.addEventListener("click", () => board.zoomed(null));
@@ -157,7 +158,7 @@ function table() {
 }
 function headings() {
   labels();
-  pressed(data?.view ?? "decision");
+  pressed(wish ?? data?.view ?? "decision");
   versus.parentElement.hidden = (data?.versus ?? []).length < 2;
   choices(versus, (data?.versus ?? ["draft"]).map((k) => [k, t(`lab.versus.${k}`)]), data?.against ?? "draft");
   which.parentElement.hidden = (data?.whiches ?? []).length < 2;
@@ -172,6 +173,7 @@ function headings() {
   table();
 }
 lab.on("map", (next) => {
+  wish = null;
   const other = !data || data.steps !== next.steps || data.blocks.length !== next.blocks.length;
   data = { ...next, fine: next.fine.map(unpacked), coarse: next.coarse.map(unpacked), over: next.over.map(unpacked) };
   if (other) { cursor = pinned = null; column = null; range = null; unzoom.hidden = true; }

@@ -319,6 +319,8 @@ def test_what_was_clicked_is_done_once_the_server_answers(bench):
     page.click("[data-preset=w4a8]")
     page.wait_for_selector(".status[data-tone=bad]")
     page.click("#lab-map [data-view=drift]")
+    page.evaluate("() => { lab6.emit('lang', lab6.lang); document.body.classList.toggle('dark'); }")          # both draw the controls anew
+    page.wait_for_timeout(50)
     assert page.get_attribute("[data-preset=w4a8]", "aria-pressed") == page.get_attribute("#lab-map [data-view=drift]", "aria-pressed") == "true"
     assert "does not answer" in page.inner_text(".status") and page.evaluate("lab6.seen.view") == "decision"
     page.evaluate("() => { window.down = false; }")
