@@ -11,17 +11,31 @@ SMALL_TARGETS = """(root) => [...document.querySelectorAll(`${root} :is(button, 
     .filter(([r]) => r.height < 23.9 || r.width < 23.9).map(([r, t]) => [r.width, r.height, t])"""
 
 
+@pytest.fixture(scope="module")
+def window(chromium):
+    """window(width, height): a browser context that the tests share, so that the page's scripts are fetched once."""
+    made = {}
+
+    def sized(width: int, height: int):
+        if (width, height) not in made:
+            made[width, height] = chromium.new_context(viewport={"width": width, "height": height})
+            made[width, height].set_default_timeout(60_000)
+        return made[width, height]
+
+    yield sized
+    for context in made.values():
+        context.close()
+
+
 @pytest.fixture
-def visit(chromium, page_url):
+def visit(window, page_url):
     """Open the page at a query; errors of its scripts and requests to other hosts fail the test. `before` runs ahead of
     the page's own scripts; with `clock`, the test may move the page's clock on."""
     opened, errors, foreign = [], [], []
 
     def go(query: str, width: int = 1440, height: int = 900, wait: str = ".course .l-body", before: str = "", clock: bool = False):
-        context = chromium.new_context(viewport={"width": width, "height": height})
-        context.set_default_timeout(60_000)
-        opened.append(context)
-        page = context.new_page()
+        page = window(width, height).new_page()
+        opened.append(page)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("request", lambda request: foreign.append(request.url) if not request.url.startswith(
             (page_url, "data:", "blob:")) else None)
@@ -34,8 +48,8 @@ def visit(chromium, page_url):
         return page
 
     yield go
-    for context in opened:
-        context.close()
+    for page in opened:
+        page.close()
     assert not errors and not foreign, (errors, foreign)
 
 

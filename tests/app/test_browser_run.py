@@ -57,7 +57,7 @@ def test_stop_ends_within_a_step_and_the_next_click_is_not_lost(tab, served):
     page = tab()
     prepare(page, steps=40)
     page.click(".run")
-    page.wait_for_function("/^[2-9]\\//.test(document.querySelector('[data-pane=b] .clock').textContent)", timeout=120_000)
+    page.wait_for_function("/^[2-9]\\/40/.test(document.querySelector('[data-pane=b] .clock').textContent)", timeout=120_000)
     at_click = page.evaluate("parseInt(document.querySelector('[data-pane=b] .clock').textContent)")
     page.click(".stop")
     ended(page)
@@ -65,7 +65,7 @@ def test_stop_ends_within_a_step_and_the_next_click_is_not_lost(tab, served):
     assert ran <= at_click + 2              # the step it was in, and one that the page had not heard of yet
     page.click(".run")                      # at once: a queue that still tears down must not drop it
     assert "Stopped after step" in page.inner_text(".status") or page.evaluate("lab6.busy")
-    page.wait_for_function("/^[1-9]\\//.test(document.querySelector('[data-pane=b] .clock').textContent) && lab6.busy", timeout=120_000)
+    page.wait_for_function("/^[1-9]\\/40/.test(document.querySelector('[data-pane=b] .clock').textContent) && lab6.busy", timeout=120_000)
     session = served[1].sessions.get(page.evaluate("lab6.state.sid"))
     assert session.running
     page.click(".stop")
@@ -83,7 +83,7 @@ def test_closing_or_reloading_the_tab_ends_the_run(tab, served, leave):
     page = tab()
     prepare(page, steps=60)
     page.click(".run")
-    page.wait_for_function("/^[1-9]\\//.test(document.querySelector('[data-pane=b] .clock').textContent)", timeout=120_000)
+    page.wait_for_function("/^[1-9]\\/60/.test(document.querySelector('[data-pane=b] .clock').textContent)", timeout=120_000)
     assert len(served[1].gate) == 1
     page.context.close() if leave == "close" else page.reload()
     end = time.monotonic() + 60

@@ -14,6 +14,7 @@ import pytest
 
 from app.settings import EMBEDDED, ROOT
 
+pytestmark = pytest.mark.quiet
 SOURCES = {"12x30x4": "recording:red-star", "42x50x4": "recording:large"}
 MOVES = """async ([name, values]) => {
     const hub = document.querySelector('#lab-hub [data-looked]'), map = document.querySelector('#lab-map [data-seen]');
@@ -71,7 +72,7 @@ def test_and_while_a_run_is_going(tab, served, size):
     page.wait_for_function("lab6.state.sid")
     page.evaluate("Object.assign(lab6.state, {steps: 60, mode: 'sixbit'})")
     page.click(".run")
-    page.wait_for_function("/^[2-9]\\//.test(document.querySelector('[data-pane=b] .clock').textContent)", timeout=120_000)
+    page.wait_for_function("/^[2-9]\\/60/.test(document.querySelector('[data-pane=b] .clock').textContent)", timeout=120_000)
     best = moves(page, f"{size} while a run is going", rounds=2, count=12)
     page.wait_for_timeout(700)                # several events later the map is still the visitor's draft
     assert page.evaluate("document.querySelector('#lab-map [data-seen]').dataset.seen === document.querySelector('#lab-hub [data-looked]').dataset.looked")
