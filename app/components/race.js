@@ -17,6 +17,7 @@ const there = () => Object.values(panes).filter((pane) => !pane.node.hidden);
 const most = (what) => Math.max(0, ...there().map((pane) => pane[what]));
 const looks = () => (there().length > 1 ? view : "side");          // one clip alone is compared with nothing
 let fair = true, follow = true, at = 0, recordedFrom = 0, speed = 1, split = 0.5, race = null, notes = [];
+let held = null;           // when the race was stopped, on the page's clock; null while it runs or is over
 
 function blank(pane) {
   const { ctx } = pane, paint = ctx.createLinearGradient(0, 0, 0, SIZE);
@@ -33,7 +34,7 @@ async function decode(sheet) {
   return { ...sheet, image };
 }
 function reset(id) {
-  run = id; follow = true; at = 0; race = null;
+  run = id; follow = true; at = 0; race = held = null;
   for (const pane of Object.values(panes)) {
     Object.assign(pane, { sheets: new Map(), final: null, step: 0, total: 0, seconds: 0, times: null, state: "waiting", ticks: [], note: "" });
     ticks(pane);
@@ -83,7 +84,7 @@ function draw() {
   }
 }
 function advance(now) {
-  if (mode !== "recorded" || !race?.ready) return;          // its clock starts once its pictures are there
+  if (mode !== "recorded" || !race?.ready || held !== null) return;          // its clock starts once its pictures are there
   const time = ((now - recordedFrom) / 1000) * speed;
   let running = false;
   for (const pane of Object.values(panes)) {
@@ -118,8 +119,8 @@ function tick(now) {
   draw();
 }
 function status(pane) {
-  // A pane that stands at a chosen step says that step and its time, whatever the race does meanwhile.
-  const { node, total } = pane, step = follow ? pane.step : Math.min(at, total);
+  // A pane that stands at a chosen step says that step and its time; in a run that is under way, no step it has not had.
+  const { node, total } = pane, step = follow ? pane.step : Math.min(at, mode === "live" ? pane.step : total);
   const seconds = follow ? pane.seconds : pane.times?.[step - 1], state = follow || pane.state === "stopped" ? pane.state : "";
   const name = pane.label ? t(pane.label[0], pane.label[1]) : "";
   node.querySelector(".name").textContent = name;
@@ -168,9 +169,29 @@ function scrubTo(step) {
   timed();
 }
 function pick(step) {
-  follow = step > most("total"); at = step;
-  if (follow && mode === "recorded") recordedFrom = -1e9;      // the end of the slider is the end of the race
+  const end = step > most("total");
+  if (!end) stop(); else if (mode === "live" && held !== null) resume(!still);
+  follow = end; at = step;
+  if (follow && mode === "recorded") { recordedFrom = -1e9; held = null; }      // the end of the slider is the end of the race
   scrubTo(step); Object.values(panes).forEach(status); draw();
+}
+// One button for all that moves: a race that stands, at a pause or at a chosen step, has its clips stand too, and "Play"
+// lets both go on. A run cannot stand: its picture does, and goes on where the run then is.
+const racing = () => (mode === "recorded" ? Boolean(race) && !race.over : there().some((pane) => !["idle", "done", "stopped"].includes(pane.state)));
+function stop() {
+  if (racing()) { held ??= performance.now(); playing = false; buttons(); }
+}
+function pause() {
+  stop(); playing = false; buttons();
+  if (held !== null && mode === "live") { follow = false; at = most("step"); }
+}
+function resume(moving = true) {
+  const stood = held;
+  held = null; playing = moving; buttons();
+  if (stood === null) return;
+  if (mode === "live") { follow = true; scrubTo(most("step")); Object.values(panes).forEach(status); }
+  else if (follow) recordedFrom += performance.now() - stood;
+  else from(Math.min(...there().map((pane) => pane.times?.[Math.min(at, pane.total) - 1] ?? 0)));
 }
 function buttons() {
   play.replaceChildren(make("span", { "aria-hidden": "true" }, playing ? "❚❚" : "▶"), " ", t(playing ? "lab.race.pause_word" : "lab.race.play_word"));
@@ -211,14 +232,20 @@ async function recorded(data) {
   if (race === mine) restart();
 }
 function noted() { find(".note").textContent = lab.sentences(...notes.map((note) => note())); }
+// The race as it is after so many seconds.
+function from(seconds) {
+  recordedFrom = performance.now() - (1000 * seconds) / speed; follow = true; race.over = false; find(".again").hidden = true;
+  for (const pane of there()) { pane.step = 0; pane.state = "running"; }
+}
 function restart() {
   // The first finished step is there at once: before it there is nothing to see.
-  recordedFrom = performance.now() - (1000 * Math.min(...Object.values(panes).map((p) => p.times?.[0] ?? Infinity))) / speed; follow = true; race.over = false; race.ready = true; find(".again").hidden = true;
-  for (const pane of there()) { pane.step = 0; pane.state = "running"; }
+  from(Math.min(...Object.values(panes).map((p) => p.times?.[0] ?? Infinity)));
+  race.ready = true; held = null;
   if (still) recordedFrom -= 1e9;
+  else if (!playing) { advance(performance.now()); stop(); }
 }
 async function live(data) {
-  if (data.run !== run) { reset(data.run); mode = "live"; late = false; find(".again").hidden = true; }
+  if (data.run !== run) { reset(data.run); mode = "live"; late = false; playing ||= !still; find(".again").hidden = true; }
   fps = data.fps || fps; fair = data.fair !== false;
   notes = data.note ? [() => t(...data.note)] : []; noted();
   place(data.panes);
@@ -235,8 +262,8 @@ async function live(data) {
   timed();
 }
 scrub.addEventListener("input", () => { pick(Number(scrub.value)); lab.emit("step", { step: Number(scrub.value), from: "race" }); });
-play.addEventListener("click", () => { playing = !playing; buttons(); });
-find(".again").addEventListener("click", () => race && restart());
+play.addEventListener("click", () => { if (playing) pause(); else resume(); });
+find(".again").addEventListener("click", () => { if (race) { playing ||= !still; buttons(); restart(); } });
 divider.addEventListener("input", () => { split = Number(divider.value) / 100; });
 for (const b of element.querySelectorAll("[data-view]")) b.addEventListener("click", () => { view = b.dataset.view; buttons(); });
 panes.b.canvas.addEventListener("pointermove", (event) => {
