@@ -155,6 +155,30 @@ def stream_change(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return sums.view(2, len(x), -1).sum(dim=-1).T
 
 
+def stream_delta(x: torch.Tensor, y: torch.Tensor, old: tuple[torch.Tensor, torch.Tensor] | None):
+    """(codes int8 (tokens, C), scale (tokens,), sums (4, tokens)) of Δ = y − x, for x and y that `fits` takes.
+
+    old: codes and scale of the delta that was cached before, or None; then the last two sums are NaN.
+    """
+    size = x.shape[-1]
+    count = x.numel() // size
+    codes = torch.empty(count, size, dtype=torch.int8)
+    scale, sums = torch.empty(count), torch.full((4, count), float("nan"))
+    both = (_array(part.reshape(-1, size).contiguous()) for part in (x, y))
+    before = (part.numpy() for part in (old or (codes, scale)))
+    operands = *both, old is not None, *before, codes.numpy(), scale.numpy(), sums.numpy()
+    _share(rows().delta_rows, (count, size), operands, 1)
+    return codes, scale, sums
+
+
+def add_delta(x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """x + codes · scale in x's shape and dtype, for an x that `fits` takes."""
+    tokens = x.reshape(-1, x.shape[-1]).contiguous()
+    out = torch.empty_like(tokens)
+    _share(rows().add_delta_rows, tokens.shape, (_array(tokens), codes.numpy(), scale.numpy(), _array(out)))
+    return out.view(x.shape)
+
+
 def multiply(
     codes: torch.Tensor,
     token_scale: torch.Tensor,
@@ -218,6 +242,8 @@ def compile_rows(dtype: torch.dtype) -> None:
     activated(product, 16, True)
     streams(x[:, :1], x[:, 1:], None, True, product, torch.ones(1, 96))
     stream_change(x, x)
+    codes, scale, _ = stream_delta(x, x, None)
+    add_delta(x, codes, scale)
     thrice = Product(sums.repeat(1, 3), made.token_scale, one.repeat(3), one.repeat(3))
     split_heads(thrice, 1, 1, torch.ones(4, 16), 1e-6, None, 0, dtype)
 

@@ -387,3 +387,44 @@ def change_rows(first, last, x, y, sums):
             change += abs(_wide(new[c]) - value)
             whole += abs(value)
         sums[0, row], sums[1, row] = change, whole
+
+
+@_entry
+def delta_rows(first, last, x, y, has_old, old_codes, old_scale, codes, scale, sums, z):
+    """Δ = y - x of x and y (M, C), float32 or bfloat16, as codes int8 (M, C) with scale (M,), NaN for a token that is
+    not finite; sums (4, M): Σ|Δ|, Σ|x| and, if has_old, Σ|Δ - old| and Σ|old| of the delta cached before."""
+    size = x.shape[1]
+    for row in range(first, last):
+        before, after = x[row], y[row]
+        change, whole = _F(0), _F(0)
+        for c in range(size):
+            value = _wide(before[c])
+            difference = _wide(after[c]) - value
+            z[c] = difference
+            change += abs(difference)
+            whole += abs(value)
+        sums[0, row], sums[1, row] = change, whole
+        if has_old:
+            moved, held, step, old = _F(0), _F(0), old_scale[row], old_codes[row]
+            for c in range(size):
+                value = _F(old[c]) * step
+                held += abs(value)
+                moved += abs(z[c] - value)
+            sums[2, row], sums[3, row] = moved, held
+        largest = _I(0)
+        for c in range(size):
+            largest = max(largest, _as_bits(z[c]) & _MAGNITUDE)
+        peak = _as_float(largest)
+        factor = _F(1) / (peak if peak > _TINY else _TINY) * _TOP
+        scale[row] = peak * _STEP if largest < _EXPONENT else _NAN
+        for c in range(size):
+            codes[row, c] = np.int8(_as_bits(z[c] * factor + _INTEGER_MAGIC))
+
+
+@_entry
+def add_delta_rows(first, last, x, codes, scale, out):
+    """out = x + codes · scale for x and out (M, C), float32 or bfloat16."""
+    for row in range(first, last):
+        source, delta, step, target = x[row], codes[row], scale[row], out[row]
+        for c in range(x.shape[1]):
+            _put(target, c, _wide(source[c]) + _F(delta[c]) * step)

@@ -10,6 +10,7 @@ from kernels.residual import (
     dequantize_delta,
     extrapolate_delta,
     residual_delta,
+    residual_delta_compiled,
     residual_delta_torch,
 )
 
@@ -114,14 +115,13 @@ def test_refusals_are_sentences():
     assert apply_delta_torch(x, cached).shape == x.shape
 
 
-def test_the_compiled_loop_equals_the_definition():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_compiled_loop_equals_the_definition(dtype):
     pytest.importorskip("numba")
-    from kernels.residual_loops import residual_delta_compiled
-
-    x, y = streams()
+    x, y = streams(dtype=dtype)
     y[0, 3, 5], y[1, 4, 6], y[0, 7] = float("nan"), float("inf"), x[0, 7]
     broken = [3, 37 + 4]
-    for cached in (None, residual_delta_torch(*streams())[0]):
+    for cached in (None, residual_delta_torch(*streams(dtype=dtype))[0]):
         ours, stats = residual_delta_compiled(x, y, cached)
         twin, expected = residual_delta_torch(x, y, cached)
         torch.testing.assert_close(stats, expected, rtol=1e-6, atol=0, equal_nan=True)
@@ -129,6 +129,24 @@ def test_the_compiled_loop_equals_the_definition():
         assert ours.scale[broken].isnan().all()
         kept = [row for row in range(len(ours.codes)) if row not in broken]
         assert (ours.codes[kept] != twin.codes[kept]).float().mean() < 1e-3
+        applied, defined = apply_delta(x, ours), apply_delta_torch(x, ours)
+        assert applied[0, 3].isnan().all() and applied[1, 4].isnan().all()
+        torch.testing.assert_close(applied, defined, rtol=1e-6 if dtype == torch.float32 else 0, atol=1e-6, equal_nan=True)
+
+
+def test_threads_do_not_change_a_delta():
+    pytest.importorskip("numba")
+    x, y = streams((2, 2100, 128), torch.bfloat16)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            cached, stats = residual_delta(x, y, residual_delta(x, x)[0])
+            found.append((cached.codes, cached.scale, stats, apply_delta(x, cached)))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5, 2.0])
