@@ -63,9 +63,10 @@ function answers(home, cell, leave) {
   function kept() { open = body.querySelector(".numbers")?.open ?? open; }
   function show(info) {
     kept();
-    const more = make("details", { class: "numbers" }, make("summary", {}, t("lab.explain.numbers")));
-    more.open = open;
-    more.addEventListener("toggle", () => { if (more.isConnected) { open = more.open; place(); } });
+    const more = make("details", { class: "numbers" }), label = make("summary");
+    const named = () => { label.textContent = t(more.open ? "lab.explain.no_numbers" : "lab.explain.numbers"); };
+    more.append(label); more.open = open; named();
+    more.addEventListener("toggle", () => { named(); if (more.isConnected) { open = more.open; place(); } });
     if (info.numbers.length) more.append(rows([t("lab.explain.quantity"), t("lab.explain.value"), t("lab.explain.limit")], info.numbers, t("lab.explain.numbers")));
     more.append(rows([t("lab.explain.layer"), t("lab.explain.took"), t("lab.explain.why")], info.layers, t("lab.explain.layers")));
     if (info.sample) {

@@ -1,6 +1,8 @@
 """What two parts of the page say of one thing agrees: the map and the small one above the knobs, the race and its button, a
 fold and its label. In a real browser with the Lab's own answers."""
 
+import pytest
+
 from tests.app.test_browser_parts import bench, lab, lane  # noqa: F401
 
 CLOCKS = "[...document.querySelectorAll('.pane .clock')].map((clock) => clock.textContent).join()"
@@ -90,3 +92,17 @@ def test_a_live_run_is_held_in_sight_and_followed_again(bench):  # noqa: F811
     tell(30, "done")
     page.click(".play")
     assert word(page) == "Pause" and page.evaluate(CLOCKS).count("30/30") == 2
+
+
+@pytest.mark.parametrize("lang, show, hide", [("en", "Show the numbers", "Hide the numbers"), ("zh-CN", "显示数值", "收起数值")])
+def test_the_fold_of_the_numbers_says_what_a_press_does(bench, lang, show, hide):  # noqa: F811
+    page = bench("?lang=" + lang)
+    fold = page.locator(".numbers summary")
+    for label in (show, hide, show, hide):
+        page.wait_for_function("label => document.querySelector('.numbers summary')?.textContent === label", arg=label)
+        fold.click()
+    fold.click()
+    title = page.inner_text(".explain h2")
+    page.evaluate("lab6.emit('pin', {block: 3, step: 9, clicked: false})")
+    page.wait_for_function("title => document.querySelector('.explain h2').textContent !== title", arg=title)
+    assert fold.text_content() == hide
