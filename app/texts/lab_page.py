@@ -4,7 +4,7 @@ TEXTS = {
     "en": {
         "lab.header.places": "Places",
         "lab.header.theme": "Light or dark",
-        "lab.machine.cpu": "{cores}-core CPU · 4-bit is simulated: computing is slower than in FP16, only skipping saves time",
+        "lab.machine.cpu": "{cores}-core CPU · 4-bit is simulated and saves no time here; skipping does",
         "lab.machine.zero": "ZeroGPU · native 4-bit arithmetic while a run has the card",
         "lab.machine.cuda_native": "{name} · native 4-bit arithmetic",
         "lab.machine.cuda": "{name} · 4-bit arithmetic is simulated; the memory saving is real",
@@ -83,7 +83,7 @@ TEXTS = {
     "zh-CN": {
         "lab.header.places": "页面",
         "lab.header.theme": "浅色或深色",
-        "lab.machine.cpu": "{cores} 核 CPU · 4 比特运算在此为模拟：每次计算比 FP16 慢，省时全靠跳过",
+        "lab.machine.cpu": "{cores} 核 CPU · 4 比特运算在此为模拟，不省时间；跳过才省时间",
         "lab.machine.zero": "ZeroGPU · 运行占用显卡时为原生 4 比特运算",
         "lab.machine.cuda_native": "{name} · 原生 4 比特运算",
         "lab.machine.cuda": "{name} · 4 比特运算为模拟；显存节省是真实的",
