@@ -3,17 +3,21 @@
 const ROW = 7, MOST = 112, LINGER = 1500;
 function strip(host) {
   const frame = host.querySelector(".strip-map"), board = chart(host.querySelector(".strip-plot")), line = host.querySelector(".strip-net"), undo = host.querySelector(".strip-undo");
-  let data = null, asked = false;
+  let data = null, asked = false, level = "", map = null;
   board.zoomable = false;
+  // One fill a cell says its mean, tiles what its layers took: both maps draw the same of the two.
+  const watch = new MutationObserver(() => { if (map.dataset.level !== level) redraw(); });
   function draw() {
     asked = false;
+    if (!map?.isConnected && (map = document.querySelector("#lab-map [data-level]"))) watch.observe(map, { attributes: true, attributeFilter: ["data-level"] });
+    level = map?.dataset.level ?? "fine";
     if (!data || !frame.clientWidth) return;
     frame.style.height = `${Math.min(MOST, ROW * (data.blocks.length || 12))}px`;
-    board.draw(themed([...data.coarse, ...data.over].filter((trace) => trace.mode !== "markers")), themed(data.layout), null, null, "");
+    board.draw(themed([...data[level], ...data.over].filter((trace) => trace.mode !== "markers")), themed(data.layout), null, null, "");
     host.dataset.drawn = String(Number(host.dataset.drawn || 0) + 1);
   }
   function redraw() { if (!asked) { asked = true; requestAnimationFrame(draw); } }
-  lab.on("map", (next) => { data = { ...next, coarse: next.coarse.map(unpacked), over: next.over.map(unpacked) }; redraw(); });
+  lab.on("map", (next) => { data = { ...next, fine: next.fine.map(unpacked), coarse: next.coarse.map(unpacked), over: next.over.map(unpacked) }; redraw(); });
   const show = (net) => { line.replaceChildren(...net.figures.filter((f) => f.brief).map((f) => make("span", { class: f.tone || "" }, make("b", {}, f.value), " ", f.brief))); };
   lab.on("net", show);
   lab.on("knobs", (next) => { undo.hidden = !next.draft; });

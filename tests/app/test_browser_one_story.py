@@ -106,3 +106,30 @@ def test_the_fold_of_the_numbers_says_what_a_press_does(bench, lang, show, hide)
     page.evaluate("lab6.emit('pin', {block: 3, step: 9, clicked: false})")
     page.wait_for_function("title => document.querySelector('.explain h2').textContent !== title", arg=title)
     assert fold.text_content() == hide
+
+
+# The colours in the middle of the four tiles of some cells, as [map's, strip's] per tile. The strip's canvas reaches past
+# its frame by the map's margins, so that the same places on both are found with one sum.
+TILES = """([cells, blocks, steps]) => { const all = ['#lab-map .plot canvas', '.strip canvas'].map((name) => { const canvas = document.querySelector(name), dpr = devicePixelRatio;
+    const wide = (canvas.width / dpr - 48) / steps, high = (canvas.height / dpr - 42) / blocks, ctx = canvas.getContext('2d');
+    return ([block, step], x, y) => [...ctx.getImageData(Math.floor((42 + wide * (step + x)) * dpr), Math.floor((4 + high * (block + y)) * dpr), 1, 1).data].join(); });
+  return cells.map((cell) => [[0.27, 0.3], [0.73, 0.3], [0.27, 0.72], [0.73, 0.72]].map(([x, y]) => all.map((colour) => colour(cell, x, y)))); }"""
+
+
+def test_the_map_in_small_shows_the_same_tiles_as_the_map(tab, source):
+    page = tab(width=390, height=844, device_scale_factor=3, reduced_motion="reduce")
+    page.wait_for_function("document.querySelector('.strip').dataset.drawn > 0 && document.querySelector('.answer')")
+    page.wait_for_timeout(300)
+    layers = source.trace.layers
+    kinds = layers.groupby(["block", "step"])["precision"].nunique()
+    marked = page.evaluate("() => { let cell; lab6.on('pin', (pin) => { cell = [pin.block, pin.step]; }); return cell; }")
+    mixed = [list(cell) for cell in kinds[kinds > 1].index if list(cell) != marked]
+    assert len(mixed) > 20 and page.get_attribute("#lab-map [data-level]", "data-level") == "fine"
+    tiles = page.evaluate(TILES, [mixed, 12, 30])
+    assert any(len({there for there, _ in cell}) > 1 for cell in tiles)
+    assert all(there == here for cell in tiles for there, here in cell)
+    page.evaluate("lab6.emit('look', {policy: {...lab6.state.policy, error_threshold: 0.3}, preset: ''})")
+    page.wait_for_function("lab6.state.draft && document.querySelector('.strip-undo:not([hidden])')")
+    page.wait_for_timeout(300)
+    after = page.evaluate(TILES, [mixed, 12, 30])
+    assert after != tiles
