@@ -3,7 +3,7 @@
 TEXTS = {
     "en": {
         "lab.knobs.title": "Three knobs.",
-        "lab.knobs.rule": "Right = cheaper, riskier.",
+        "lab.knobs.rule": "Right = fewer bits, more skips: cheaper, riskier. 4 bits save time on Blackwell cards only.",
         "lab.knob.error_threshold": "4-bit tolerance",
         "lab.knob.tdc_threshold": "Reuse tolerance",
         "lab.knob.outlier_threshold": "Outlier alarm",
@@ -104,7 +104,7 @@ TEXTS = {
     },
     "zh-CN": {
         "lab.knobs.title": "三个滑块。",
-        "lab.knobs.rule": "向右 = 更省，更冒险。",
+        "lab.knobs.rule": "向右 = 更少比特、更多跳过：更省，更冒险。4 比特只在 Blackwell 显卡上省时间。",
         "lab.knob.error_threshold": "4 比特容忍度",
         "lab.knob.tdc_threshold": "复用容忍度",
         "lab.knob.outlier_threshold": "离群值阈值",
