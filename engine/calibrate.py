@@ -150,6 +150,7 @@ def calibrate(
         asked = None
     found = fit(run.trace, handle.model_hash, asked)
     if moments is not None:
+        adopt(handle, found, keep)          # the lines stay, whatever becomes of the weights
         weighed = None if progress is None else lambda done, total: progress(seen[0] + done, seen[0] + total)
         found = sensitive_lines([run.trace], found, output_errors(pipe, moments, progress=weighed))
     adopt(handle, found, keep)

@@ -103,7 +103,7 @@ def _blocks(given: argparse.Namespace) -> int:
 
     unknown = [name for name in given.presets if name not in PRESETS or name == "fp16"]
     if unknown:
-        raise ValueError(f"--presets has {', '.join(unknown)}; expected any of {', '.join(set(PRESETS) - {'fp16'})}.")
+        raise ValueError(f"--presets has {', '.join(unknown)}; expected any of {', '.join(name for name in PRESETS if name != 'fp16')}.")
     dtypes = given.dtypes or ["bfloat16" if probe("cpu").native_bf16 else "float32"]
     unknown = [name for name in dtypes if name not in ("float32", "bfloat16")]
     if unknown:

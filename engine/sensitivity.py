@@ -6,6 +6,7 @@ the same on an attached pipeline, at `Moments` of a recorded call. `rotation` me
 rotation does, with weights packed with and without it.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -101,6 +102,7 @@ class Moments:
     def __init__(self, pipe, count: int = MOMENTS):
         self._pipe, self._count = pipe, count
         self._position: Position | None = None
+        self._thread: int | None = None
         self._spread: dict[str, dict[int, tuple]] = {}
         self._first: dict[str, dict[int, tuple]] = {}
 
@@ -127,10 +129,12 @@ class Moments:
         return sum(len(steps) * share[slot] for slot, steps in self.taken.items())
 
     def _follow(self, position: Position, plan: list[BlockDecision]) -> list[BlockDecision]:
-        self._position = position
+        self._position, self._thread = position, threading.get_ident()
         return plan
 
     def _keep(self, module, args, kwargs) -> None:
+        if threading.get_ident() != self._thread:          # another run's call of the same model
+            return
         position, self._position = self._position, None
         if position is None or position.call:
             return

@@ -51,7 +51,7 @@ def _encode(path: Path, frames: np.ndarray, rate: Fraction) -> None:
     import av
     from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
 
-    with av.open(str(path), "w", options={"movflags": "+faststart"}) as container:
+    with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
         ahead = {} if min(frames.shape[1:3]) >= SMALLEST_AHEAD else NO_LOOK_AHEAD
         stream = container.add_stream("libx264", rate=rate, options={"crf": "14", "preset": "medium", **ahead})
         stream.height, stream.width, stream.pix_fmt = frames.shape[1], frames.shape[2], "yuv420p"

@@ -29,7 +29,7 @@ _memory = threading.local()
 
 
 class Product(NamedTuple):
-    """x Wᵀ + bias before it is scaled: sums (M, N) int32 or float32 · sum_scale (M, 1) · row_scale (N,) + offset (N,).
+    """x Wᵀ + bias before it is scaled: sums (M, N) int32 or float32 · sum_scale (M,) · row_scale (N,) + offset (N,).
 
     The sums lie in memory that this thread's next product overwrites.
     """
@@ -236,16 +236,20 @@ def compile_rows(dtype: torch.dtype) -> None:
         return
     made = quantized(x, 16)
     one = torch.ones(16)
-    sums = torch.ones(_FEWEST, 16, dtype=torch.int32 if target.probe("cpu").int8_mm else torch.float32)
-    product = Product(sums, made.token_scale, one, one)
-    scaled(product, torch.empty(sums.shape, dtype=dtype))
-    activated(product, 16, True)
-    streams(x[:, :1], x[:, 1:], None, True, product, torch.ones(1, 96))
+    # A group that is not in INT8 leaves float32 sums.
+    kinds = (torch.int32, torch.float32) if target.probe("cpu").int8_mm else (torch.float32,)
+    for kind in kinds:
+        sums = torch.ones(_FEWEST, 16, dtype=kind)
+        product = Product(sums, made.token_scale, one, one)
+        if kind == kinds[0]:
+            scaled(product, torch.empty(sums.shape, dtype=dtype))
+        activated(product, 16, True)
+        streams(x[:, :1], x[:, 1:], None, True, product, torch.ones(1, 96))
+        thrice = Product(sums.repeat(1, 3), made.token_scale, one.repeat(3), one.repeat(3))
+        split_heads(thrice, 1, 1, torch.ones(4, 16), 1e-6, None, 0, dtype)
     stream_change(x, x)
     codes, scale, _ = stream_delta(x, x, None)
     add_delta(x, codes, scale)
-    thrice = Product(sums.repeat(1, 3), made.token_scale, one.repeat(3), one.repeat(3))
-    split_heads(thrice, 1, 1, torch.ones(4, 16), 1e-6, None, 0, dtype)
 
 
 def _share(loop, shape, operands: tuple, works: int = 0, size: int | None = None) -> None:

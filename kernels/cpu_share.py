@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,7 @@ _ELEMENTS_PER_THREAD, _ELEMENTS_PER_HELPER = 1 << 17, 1 << 18
 
 
 def share_rows(count: int, size: int, work: Callable[[int, int], object], lanes: int = 1) -> None:
-    """Call work(first, last) until all `count` rows of `size` values are done, each call on a thread of its own.
+    """Call work(first, last) until all `count` rows of `size` values are done, on as many threads as there are.
 
     lanes: no call gets fewer rows than this. The loop must let go of Python's lock.
     """
@@ -52,20 +53,23 @@ def _on_helpers(spans: list[tuple[int, int]], work: Callable[[int, int], object]
 def _on_openmp(
     openmp: ctypes.CDLL, threads: int, spans: list[tuple[int, int]], work: Callable[[int, int], object]
 ) -> None:
-    failed: list[BaseException] = []
+    # The team may be smaller than asked (OMP_THREAD_LIMIT, OMP_DYNAMIC): whoever is there takes what is left.
+    left, came, failed = iter(spans), set(), []
 
     def body(_) -> None:
-        index = openmp.omp_get_thread_num()
-        if index < len(spans):
-            try:
-                work(*spans[index])
-            except BaseException as error:  # must not leave the library's frame; raised below
-                failed.append(error)
+        try:
+            came.add(threading.get_ident())
+            for span in left:
+                work(*span)
+        except BaseException as error:  # must not leave the library's frame; raised below
+            failed.append(error)
 
     # With the number of threads that PyTorch asks for, its team stays together.
     openmp.GOMP_parallel(_BODY(body), None, threads, 0)
     if failed:
         raise failed[0]
+    if threading.get_ident() not in came:  # an interrupt came before `try`, where ctypes swallows it
+        raise KeyboardInterrupt
 
 
 _BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -80,7 +84,6 @@ def _openmp() -> ctypes.CDLL | None:
             found = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
             found.GOMP_parallel.argtypes = [_BODY, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
             found.GOMP_parallel.restype = None
-            found.omp_get_thread_num.restype = ctypes.c_int
             return found
     return None
 

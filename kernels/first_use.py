@@ -105,8 +105,6 @@ def compile_for_cpu(dtype: torch.dtype | None = None) -> None:
         dtype = torch.bfloat16 if target.probe("cpu").native_bf16 else torch.float32
     cpu_fused.compile_rows(dtype)
     compile_loops()
-    stream = torch.ones(1, 1, 16)
-    residual_delta(stream, stream)
 
 
 def compile_beside(device: torch.device | str) -> threading.Thread | None:
