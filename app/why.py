@@ -27,6 +27,10 @@ class Line(NamedTuple):
 def lines(grid: grids.Grid, policy: Policy, weights: np.ndarray, block: int, step: int, lang: str) -> list[Line]:
     """Why the cell is as it is: a sentence per colour, the one that most layers took first, then the block's own cause.
     `weights` (B, 1, G): what the policy multiplied predicted errors by."""
+    if named(grid.block_reasons, grid.block_reason[block, step]) == "signal not observed":      # a replay does not know the cell
+        nothing = plain(lang, "lab.why.unknown_bits")
+        return [Line("unknown", plain(lang, "lab.why.colour", took=nothing, cause=plain(lang, "lab.why.signal_not_observed"))),
+                Line("", plain(lang, "lab.why.run_to_know"))]
     if grid.decision[block, step, 0] == grids.SKIPPED:
         since = run_of_skips(grid, block, step)
         return [Line("skipped", _block(grid, policy, block, step, lang)),
@@ -47,11 +51,14 @@ def _alike(grid: grids.Grid, block: int, step: int) -> list[list[int]]:
 def _colour(grid: grids.Grid, policy: Policy, weights: np.ndarray, block: int, step: int, layers: list[int], lang: str) -> Line:
     code = int(grid.decision[block, step, layers[0]])
     cause = named(grid.group_reasons, grid.group_reason[block, step, layers[0]])
-    seen = grid.outlier[block, step, layers]
+    if code == grids.UNKNOWN and cause != "signal not observed":
+        cause = "ratio not observed"
+    seen, limit = grid.outlier[block, step, layers], policy.outlier_threshold
     predicted = grid.predicted[block, step, layers]
-    values = {"tau": percent(policy.error_threshold), "predicted": span(predicted), "weight": times(weights[layers]),
-              "weighed": span(predicted * weights[layers]),
-              "limit": f"{policy.outlier_threshold:g}", "ratio": plain(lang, "lab.state.and").join(f"{r:.0f} ×" for r in seen)}
+    digits = digits_above(predicted * weights[layers], policy.error_threshold)
+    values = {"tau": percent(policy.error_threshold, digits), "predicted": span(predicted, digits), "weight": times(weights[layers]),
+              "weighed": span(predicted * weights[layers], digits), "limit": f"{limit:g}",
+              "ratio": plain(lang, "lab.state.and").join(f"{r:.{1 if r > limit >= round(r) else 0}f} ×" for r in seen)}
     took = plain(lang, "lab.why.unknown_bits") if code == grids.UNKNOWN else plain(lang, "lab.why.bits", bits=int(grids.BITS[code]))
     if len(layers) < len(grid.groups):
         took = plain(lang, "lab.why.bits_in", took=took, layers=_who(grid, layers, lang))
@@ -94,17 +101,23 @@ def run_of_skips(grid: grids.Grid, block: int, step: int) -> int:
     return count
 
 
-def percent(value: float) -> str:
+def percent(value: float, digits: int = 1) -> str:
     """7.3 %, or a dash for a value that was never observed."""
-    return f"{100 * value:.1f} %" if np.isfinite(value) else "–"
+    return f"{100 * value:.{digits}f} %" if np.isfinite(value) else "–"
 
 
-def span(values: np.ndarray) -> str:
+def span(values: np.ndarray, digits: int = 1) -> str:
     """7.3 %, or 7.3 to 9.1 % as a range, or a dash."""
     known = values[np.isfinite(values)]
-    if not known.size or f"{100 * known.min():.1f}" == f"{100 * known.max():.1f}":
-        return percent(known[0] if known.size else np.nan)
-    return f"{100 * known.min():.1f}–{100 * known.max():.1f} %"
+    if not known.size or f"{100 * known.min():.{digits}f}" == f"{100 * known.max():.{digits}f}":
+        return percent(known[0] if known.size else np.nan, digits)
+    return f"{100 * known.min():.{digits}f}–{100 * known.max():.{digits}f} %"
+
+
+def digits_above(values: np.ndarray, limit: float) -> int:
+    """As many digits of a percentage as it takes to see that what is above the limit is."""
+    above = values[np.isfinite(values) & (values > limit)]
+    return next((d for d in (1, 2, 3) if all(round(100 * v, d) > round(100 * limit, d) for v in above)), 4)
 
 
 def times(values: np.ndarray) -> str:

@@ -20,16 +20,20 @@ lab.on("status", ({ sentence }) => { said = sentence; }, false);
 lab.call = async (name, extra = {}) => {
   let answer;
   try { answer = await server[name]({ sid: state.sid, lang: lab.lang, ...extra }); } catch { /* as undefined */ }
-  if (!answer) { arrived(); cut = t("lab.status.unreachable"); lab.say(cut, "bad"); return undefined; }
+  if (!answer) { arrived(); cut = t("lab.status.unreachable"); if (said !== cut) lab.say(cut, "bad"); return undefined; }
   if (cut && said === cut) lab.say("");
   cut = "";
-  if (answer.error) { lab.say(answer.error, "bad"); return null; }
+  if (answer.error) { arrived(); lab.say(answer.error, "bad"); return null; }
   return answer;
 };
 // What was clicked is kept and done as soon as the server answers, unless it is `moot` by then.
 const PAUSE = 500, LONGEST_PAUSE = 8000;         // ms
-let wake = () => {};
-const rest = (lost) => new Promise((done) => { wake = done; setTimeout(done, Math.min(LONGEST_PAUSE, PAUSE * 2 ** lost)); });
+const resting = new Set();
+const wake = () => resting.forEach((go) => go());
+const rest = (lost) => new Promise((done) => {
+  const timer = setTimeout(() => go(), Math.min(LONGEST_PAUSE, PAUSE * 2 ** lost)), go = () => { clearTimeout(timer); resting.delete(go); done(); };
+  resting.add(go);
+});
 lab.insist = async (name, extra = {}, moot = () => false) => {
   for (let lost = 0; ; lost++) {
     const answer = await lab.call(name, extra);
@@ -44,7 +48,7 @@ let flying = false, again = false, asked = 0;
 // nothing has been recorded or run yet, or a look that is under way takes the wish along.
 let shown = null;
 async function look(fields = {}) {
-  Object.assign(state, fields);
+  Object.assign(state, "preset" in fields || "policy" in fields ? { undo: false } : {}, fields);      // the newest wish counts
   if (!state.source) return undefined;
   again = true;
   lab.emit("wished", { view: state.view, preset: state.preset });
@@ -148,7 +152,8 @@ async function open(source) {
   const mine = ++opening, newer = () => mine !== opening;
   if (lab.busy) aside(true);
   const answer = await lab.insist("open", { source }, newer);
-  if (!answer || newer()) return null;
+  if (newer()) return undefined;                   // overtaken, not refused
+  if (!answer) return null;
   if (!lab.busy) lab.emit("race", answer.race ?? { run: source, panes: {}, note: ["lab.race.no_video", {}] });
   lab.emit("unpin", {}); lab.emit("source", answer.look.about); take(answer.look);
   return answer;
@@ -176,7 +181,11 @@ async function arrive() {
     const wish = shared();
     if (!wish) return void look();
     Object.assign(state, wish.run);
-    if (wish.source && wish.source !== props.source && !(await open(wish.source))) throw new Error("source");
+    if (wish.source && wish.source !== props.source) {
+      const opened = await open(wish.source);
+      if (opened === undefined) return;
+      if (!opened) throw new Error("source");
+    }
     if (wish.ask.prompt != null || wish.ask.seed != null) lab.emit("ask", wish.ask);
     if ((await look(wish.fields)) !== null) return;
   } catch (error) { console.warn("the link", error); }

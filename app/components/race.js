@@ -141,7 +141,7 @@ function told(behind) {
   const wholes = [a, b].map((pane) => (mode === "recorded" ? pane.whole : pane.state === "done" ? pane.seconds : null));
   const known = wholes.every((seconds) => seconds > 0), other = a.label?.[0] === "lab.race.fp16" ? t("lab.preset.fp16") : a.label && t(...a.label);
   const here = !follow && steps.every((seconds) => seconds > 0) ? t("lab.race.at_step", { step: Math.min(at, Math.max(a.total, b.total)), a: secs(steps[0], wholes[0]), b: secs(steps[1], wholes[1]) }) : "";
-  if (follow && there().some((pane) => pane.state === "running" || pane.state === "waiting")) return lab.sentences(t("lab.race.clocks"), behind);
+  if (follow && there().some((pane) => pane.state === "running" || pane.state === "waiting")) return fair && !there().some((pane) => pane.note) ? lab.sentences(t("lab.race.clocks"), behind) : "";
   if (!known) return here;
   const faster = wholes[0] >= wholes[1], [long, short] = faster ? wholes : [...wholes].reverse();
   const whole = t(!fair ? "lab.race.whole_unfair" : faster ? "lab.race.whole" : "lab.race.whole_slower", { long: secs(long, long), short: secs(short, short), ratio: (long / short).toFixed(2), other });
@@ -212,7 +212,7 @@ function place(given) {
   buttons();
 }
 async function recorded(data) {
-  reset(data.run); mode = "recorded"; fps = data.fps; fair = data.fair !== false; speed = data.speed || 1; race = { over: false };
+  reset(data.run); mode = "recorded"; playing ||= !still; fps = data.fps; fair = data.fair !== false; speed = data.speed || 1; race = { over: false };
   const mine = race;
   place(data.panes);
   for (const [key, given] of Object.entries(data.panes)) {
@@ -242,7 +242,7 @@ function restart() {
   from(Math.min(...Object.values(panes).map((p) => p.times?.[0] ?? Infinity)));
   race.ready = true; held = null;
   if (still) recordedFrom -= 1e9;
-  else if (!playing) { advance(performance.now()); stop(); }
+  else if (!playing) { advance(performance.now() + 1); stop(); }      // a millisecond more than rounding can take from the first step
 }
 async function live(data) {
   if (data.run !== run) { reset(data.run); mode = "live"; late = false; playing ||= !still; find(".again").hidden = true; }

@@ -20,14 +20,16 @@ function themed(value) {
 
 /* Ask for the newest state only: while one answer is under way, later wishes collapse into one. An answer that is lost
    (Gradio gives undefined then) or does not come is asked for again: a page must not stay empty for one request. */
-const PATIENCE = 15000, PAUSE = 400, LONGEST_PAUSE = 8000;       // ms
+const PATIENCE = 15000, LONGEST_PATIENCE = 120000, PAUSE = 400, LONGEST_PAUSE = 8000;       // ms
 function asker(question, fits) {
   let flying = false, waiting = false, wake = () => {};
   const rest = (time) => new Promise((done) => { wake = done; setTimeout(done, time); });
-  const late = (time) => new Promise((done) => setTimeout(done, time));
+  let timer = 0;
+  const late = (time) => new Promise((done) => { timer = setTimeout(done, time); });
   async function answer() {
     for (let lost = 0; ; lost++) {
-      const view = await Promise.race([question(), late(PATIENCE * 2 ** lost)]).catch(() => undefined);
+      const view = await Promise.race([question(), late(Math.min(LONGEST_PATIENCE, PATIENCE * 2 ** lost))]).catch(() => undefined);
+      clearTimeout(timer);
       if (view || !element.isConnected) return view;
       if (lost) tell(props.trouble[state.lang]);
       if (!waiting) await rest(Math.min(LONGEST_PAUSE, PAUSE * 2 ** lost));

@@ -5,7 +5,7 @@ import pytest
 
 from app.explain import explain
 from app.look import grid_of
-from app.why import MARKS, overspent
+from app.why import MARKS, digits_above, overspent
 from engine.replay import replay
 from engine.settings import BREAK_IT, PRESETS, Policy
 
@@ -48,7 +48,9 @@ def test_a_purified_layer_is_named_with_its_ratio(source):
     grid = grid_of(source.trace)
     block, step, group = np.argwhere(grid.decision == PURIFIED)[0]
     told = at(source, int(block), int(step))
-    assert any("16 bits" in s and f"{grid.outlier[block, step, group]:.0f} ×" in s for s in told["sentences"])
+    ratio = grid.outlier[block, step, group]
+    shown = f"{ratio:.0f} ×" if round(ratio) > source.policy.outlier_threshold else f"{ratio:.1f} ×"
+    assert any("16 bits" in s and shown in s for s in told["sentences"])
 
 
 def test_a_layer_that_took_more_bits_is_left_out_of_what_all_took(source):
@@ -98,3 +100,25 @@ def test_sixteen_real_values_with_codes(source):
 def test_a_cell_outside_is_refused_in_a_sentence(source, cell):
     with pytest.raises(ValueError, match="Expected a block below 12"):
         at(source, *cell)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh-CN"])
+def test_every_cell_of_a_draft_that_a_run_cannot_answer_has_its_sentences(source, lang):
+    """Without a probe a replay leaves cells open: that is said, and nothing else of them."""
+    policy = Policy(max_skips=6, tdc_threshold=0.9)
+    draft = replay(source.trace, policy)
+    assert draft.meta.replay == "partial"
+    grid, open_cells = grid_of(draft), 0
+    for block in range(12):
+        for step in range(30):
+            told = explain(grid, grid_of(source.trace), source.trace, policy, block, step, lang)
+            assert len(told["sentences"]) >= 2 and not any("{" in s for s in told["sentences"])
+            if grid.block_reasons[grid.block_reason[block, step]] == "signal not observed":
+                open_cells += 1
+                assert told["marks"] == ["unknown", ""]
+    assert open_cells > 20
+
+
+def test_what_is_above_a_limit_is_seen_to_be():
+    assert digits_above(np.array([0.0921, 0.2]), 0.092) == 2
+    assert digits_above(np.array([0.1, np.nan, 0.05]), 0.092) == 1
