@@ -72,6 +72,7 @@ def test_a_knob_redraws_the_map_and_says_what_it_buys(page):
     move_knob(page, "tdc_threshold", 0.2)
     page.wait_for_function(f"{DRAWN} > {before}")
     page.wait_for_selector(".draft:not([hidden])")
+    settle(page)
     assert re.search(r"Draft, estimated: \d+ cells would change", page.inner_text(".draft-line"))
     assert re.search(r"\d", page.inner_text(".net s >> nth=0"))
     page.click(".undo")
