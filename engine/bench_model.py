@@ -5,6 +5,7 @@ A name stands for the published configuration with random weights; a folder for 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ MODELS = {
 
 def is_known(model: str) -> bool:
     """Whether `build` can try: a name of MODELS or a folder."""
-    return model in MODELS or Path(model).is_dir()
+    return model in MODELS or os.path.isdir(os.path.expanduser(model))
 
 
 def block_count(model: str, layers: int | None = None) -> int:

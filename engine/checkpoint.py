@@ -68,10 +68,10 @@ def quantize(
         raise ValueError(f"text_encoder must be one of {', '.join(encoder.CHOICES)}; got {shown(text_encoder)}.")
     if shard_bytes < 1_000_000:
         raise ValueError(f"shard_bytes must be at least 1,000,000; got {shown(shard_bytes)}.")
+    _check_unpacked(src, Path(os.path.expanduser(src)))
     pipe = load(src, device="cpu", dtype=torch.bfloat16)
     source = Path(pipe.name_or_path)
-    if (source / PACKED).is_file():
-        raise ValueError(f"{shown(str(src))} is a packed checkpoint already; nothing to do.")
+    _check_unpacked(src, source)
     if text_encoder == "w4a16":
         encoder.pack_text_encoder(pipe)
     handle = attach(pipe, keep="none", adaln=adaln, progress=progress)
@@ -98,6 +98,12 @@ def quantize(
         shutil.rmtree(building, ignore_errors=True)
         raise
     return dst
+
+
+def _check_unpacked(src: str | os.PathLike, folder: Path) -> None:
+    # Unlike Path.is_file this is False for a name that no system can hold.
+    if os.path.isfile(folder / PACKED):
+        raise ValueError(f"{shown(str(src))} is a packed checkpoint already; nothing to do.")
 
 
 def load_packed(folder: Path, device, dtype):

@@ -7,6 +7,13 @@ import json
 import subprocess
 from pathlib import Path
 
+from engine.cli_inputs import local_folder
+from engine.files import shown
+from engine.folder import PACKED, check_folder, pipeline_class
+from engine.settings import PRESETS
+
+MEASURED = "CogVideoXPipeline"
+"""What bench, frontier and theory run: their loops, peers and readings are of videos that start from text alone."""
 _REPOSITORY = Path(__file__).resolve().parent.parent
 _RECORDING = _REPOSITORY / "assets" / "recordings" / "sunset-star" / "probe.parquet"
 
@@ -64,7 +71,12 @@ def _bench(given: argparse.Namespace) -> int:
     if unknown:
         raise ValueError(f"--methods has {', '.join(unknown)}; expected any of {', '.join(bench.METHODS)}.")
     if not bench.is_known(given.model):
-        raise ValueError(f"--model must be one of {', '.join(bench.MODELS)} or a folder, got {given.model!r}.")
+        raise ValueError(f"--model must be one of {', '.join(bench.MODELS)} or a folder, got {shown(given.model)}.")
+    if given.model not in bench.MODELS:
+        stock = given.errors or any(name.removesuffix("_host") not in PRESETS for name in methods)
+        given.model = _timed_folder(given.model, stock)
+        if given.layers is not None:
+            raise ValueError("--layers is for the models with random weights; a folder runs whole, so leave it out.")
     if given.steps < 4:
         raise ValueError(f"--steps must be at least 4, got {given.steps}: reuse begins at the third step.")
     if given.layers is not None and given.layers < 1:
@@ -98,7 +110,6 @@ def _blocks(given: argparse.Namespace) -> int:
     from engine import bench_blocks
     from engine.commands import check_target
     from engine.files import write_atomic
-    from engine.settings import PRESETS
     from kernels.target import probe
 
     unknown = [name for name in given.presets if name not in PRESETS or name == "fp16"]
@@ -110,13 +121,14 @@ def _blocks(given: argparse.Namespace) -> int:
         raise ValueError(f"--dtypes has {', '.join(unknown)}; expected float32 or bfloat16.")
     if min(given.threads) < 1:
         raise ValueError(f"--threads must be at least 1, got {min(given.threads)}.")
-    if not Path(given.model).is_dir():
-        raise ValueError(f"--blocks needs a model folder, such as --model assets/tiny; got {given.model!r}.")
+    if local_folder(given.model) is None:
+        raise ValueError(f"--blocks needs a model folder, such as --model assets/tiny; got {shown(given.model)}.")
+    folder = _timed_folder(given.model, stock=True)
     if given.out is not None:
         check_target(given.out, ".csv")
     rows = []
     for dtype in dtypes:
-        for row in bench_blocks.compare(given.model, dtype, given.presets, given.threads, commit=given.commit or _commit()):
+        for row in bench_blocks.compare(folder, dtype, given.presets, given.threads, commit=given.commit or _commit()):
             rows.append(row)
             print(
                 f"{row['what']:16s} {row['preset']:10s} {dtype:8s} {row['threads']} threads: {row['ratio']:.2f} times stock "
@@ -125,6 +137,27 @@ def _blocks(given: argparse.Namespace) -> int:
             if given.out is not None:
                 write_atomic(given.out, pd.DataFrame(rows, columns=list(bench_blocks.COLUMNS)).to_csv(index=False))
     return 0
+
+
+def _timed_folder(model: str, stock: bool) -> str:
+    """The path of a model folder; one that cannot be timed is refused before it is loaded, with a ValueError.
+
+    stock: the 16-bit weights are needed.
+    """
+    folder = local_folder(model)
+    check_folder(folder)
+    pipeline = pipeline_class(folder)
+    if pipeline != MEASURED:
+        raise ValueError(
+            f"bench times models that make a video from text ({MEASURED}), and {shown(model)} holds a {pipeline}; "
+            "give --model the folder of such a one, such as assets/tiny."
+        )
+    if stock and (folder / PACKED).is_file():
+        raise ValueError(
+            f"bench compares with the stock model, which needs the 16-bit weights, and {shown(model)} is a packed "
+            "checkpoint without them; give --model the folder that it was packed from."
+        )
+    return str(folder)
 
 
 def _schedule(given: argparse.Namespace, blocks: int):

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+from engine.cli_bench import MEASURED
 from engine.cli_inputs import add_inputs, local_folder
 from engine.files import existing, shown, takes_files
 from engine.folder import PACKED, check_folder, pipeline_class
@@ -20,8 +21,6 @@ from engine.request import EMBEDDED_DEFAULTS, LIMITS
 
 EMBEDDED = Path(__file__).resolve().parent.parent / "assets" / "tiny"
 GRIDS = ("frontier", "extended", "brief", "defaults", "fine", "accuracy", "sensitive", "agreement", "timing")
-MEASURED = "CogVideoXPipeline"
-"""What `frontier` and `theory` run: their prompts, peers and readings are of videos that start from text alone."""
 WARMING = "warming"
 
 
@@ -245,7 +244,7 @@ def tune(options) -> int:
     from engine.calibrate import adopt
     from engine.cli import read_policy
     from engine.cli_inputs import check_folder_takes, check_taken, read_inputs
-    from engine.commands import check_requests, check_target, check_weights, prompts_for
+    from engine.commands import check_folder_holds, check_requests, check_target, check_weights, prompts_for
     from engine.settings import Policy
     from engine.tune import Progress
     from engine.tune import tune as search
@@ -259,12 +258,13 @@ def tune(options) -> int:
     inputs = read_inputs(options)
     _threads(options)
     check_folder_takes(options.model, inputs)
+    check_folder_holds(options.model, [Policy.preset("fp16")])
     pipe = _open(options)
     check_taken(type(pipe).__name__, inputs)
+    check_weights(pipe, [Policy.preset("fp16")])
     handle = attach(pipe)
     known = handle.calibration
     prompts = prompts_for(options, pipe)
-    check_weights(pipe, [Policy.preset("fp16")])
     check_requests(pipe, prompts, options, inputs)
     work = search(
         pipe, prompts, options.keep_quality, base=policy, objective=options.objective, steps=options.steps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from rich.table import Table
 from engine.cli import read_policy
 from engine.cli_inputs import check_folder_takes, check_taken, local_folder, read_inputs
 from engine.files import takes_files
+from engine.folder import PACKED
 from engine.settings import Policy, unweighed
 
 
@@ -29,8 +30,7 @@ def generate(given) -> int:
     inputs = read_inputs(given)
     out, err = Console(), Console(stderr=True)
     with _bars(err) as bars:
-        pipe = ready(given, bars, inputs)
-        check_weights(pipe, [policy])
+        pipe = ready(given, bars, inputs, [policy])
         events = run(
             pipe, given.prompt, policy=policy, steps=given.steps, guidance=given.guidance, seed=given.seed,
             negative_prompt=given.negative_prompt, height=given.height, width=given.width, frames=given.frames,
@@ -75,8 +75,7 @@ def compare(given) -> int:
     inputs = read_inputs(given)
     err, rows, stopped = Console(stderr=True), [], False
     with _bars(err, count=False) as bars:
-        pipe = ready(given, bars, inputs)
-        check_weights(pipe, [Policy.preset("fp16")])
+        pipe = ready(given, bars, inputs, [Policy.preset("fp16")])
         prompts = prompts_for(given, pipe)
         check_requests(pipe, prompts, given, inputs)
         known = attachment_of(pipe).calibration
@@ -117,8 +116,7 @@ def calibrate(given) -> int:
     inputs = read_inputs(given)
     err = Console(stderr=True)
     with _bars(err) as bars:
-        pipe = ready(given, bars, inputs)
-        check_weights(pipe, [Policy.preset("fp16")])
+        pipe = ready(given, bars, inputs, [Policy.preset("fp16")])
         prompts = prompts_for(given, pipe)
         request = check_requests(pipe, prompts, given, inputs)[0]
         if request.steps < LEAST_STEPS:
@@ -197,10 +195,11 @@ def quantize(given) -> int:
     return 0
 
 
-def ready(given, bars: Progress, inputs: Mapping):
+def ready(given, bars: Progress, inputs: Mapping, policies: Sequence[Policy]):
     """The model, loaded and attached without a policy, under the calibration of --calibration where there is one.
 
-    inputs: what `read_inputs` gave; a model that takes others is refused before it is loaded, or before it is packed.
+    inputs: what `read_inputs` gave. policies: what will run. A model that takes other inputs, or has no weights for one
+    of the policies, is refused before it is loaded, or before it is packed.
     """
     from engine.attach import attach
     from engine.calibrate import check_fitted_on
@@ -209,10 +208,12 @@ def ready(given, bars: Progress, inputs: Mapping):
 
     task = bars.add_task("loading the model", total=None)
     check_folder_takes(given.model, inputs)
+    check_folder_holds(given.model, policies)
     calibration = fitting_calibration(given)
     compile_beside(device_for(given.device))
     pipe = load(given.model, given.device, given.dtype)
     check_taken(type(pipe).__name__, inputs)
+    check_weights(pipe, policies)
     bars.update(task, description="packing the weights")
     handle = attach(pipe, progress=lambda done, total: bars.update(task, completed=done, total=total))
     if calibration is not None:
@@ -254,11 +255,26 @@ def check_requests(pipe, prompts: list[str], given, inputs: Mapping) -> list:
     ]  # fmt: skip
 
 
-def check_weights(pipe, policies: list[Policy]) -> None:
-    """Refuse what a packed checkpoint cannot run, in terms of what a person at this prompt can do."""
+def check_folder_holds(model: str, policies: Sequence[Policy]) -> None:
+    """`check_weights` by what a local model folder says of itself, before anything of it is loaded.
+
+    model: as given to --model; one of the hub is passed over.
+    """
+    folder = local_folder(model)
+    if folder is not None:
+        _check_held((folder / PACKED).is_file(), policies)
+
+
+def check_weights(pipe, policies: Sequence[Policy]) -> None:
+    """Refuse what a packed checkpoint cannot run, in terms of what a person at this prompt can do. Raises ValueError."""
     from engine.run import attachment_of
 
-    if attachment_of(pipe).keep == "none" and any(policy.precision == "stock" for policy in policies):
+    handle = attachment_of(pipe)
+    _check_held(handle is not None and handle.keep == "none", policies)
+
+
+def _check_held(packed: bool, policies: Sequence[Policy]) -> None:
+    if packed and any(policy.precision == "stock" for policy in policies):
         raise ValueError(
             "This needs the 16-bit weights, and a packed checkpoint does not hold them; give --model the model that it "
             "was packed from, or generate with a policy of packed weights such as --policy w4a16."

@@ -55,7 +55,7 @@ def load(path_or_id: str | os.PathLike, device=None, dtype=None, progress: Calla
 def _found(name: str) -> Path:
     if not name or len(name) > 4096 or "\0" in name:
         raise LoadError("Expected a model folder or a hub id such as owner/name; got nothing usable.")
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))  # unlike Path.expanduser this leaves the name of an unknown user as it is
     try:
         there = folder.exists()
     except OSError:

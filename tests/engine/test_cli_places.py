@@ -66,6 +66,53 @@ def test_what_the_quality_lab_cannot_measure_is_refused(here, unloaded, tmp_path
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ["compare"],
+        ["calibrate", "--out", "lines.json"],
+        ["tune"],
+        ["generate", "--policy", "fp16", "--prompt", pipelines.PROMPT],
+        ["generate", "--policy", "tdc", "--prompt", pipelines.PROMPT],
+    ],
+)
+def test_a_packed_checkpoint_is_refused_by_what_it_says_of_itself(here, unloaded, tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, "--model", str(here / "packed")]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "needs the 16-bit weights, and a packed checkpoint does not hold them" in told and not list(tmp_path.iterdir())
+
+
+def test_what_is_packed_is_not_packed_again(here, unloaded, tmp_path, capsys):
+    assert main(["quantize", str(here / "packed"), str(tmp_path / "again")]) == 2
+    assert "is a packed checkpoint already" in capsys.readouterr().err
+
+
+WITHOUT_STOCK = "is a packed checkpoint without them; give --model the folder that it was packed from."
+
+
+@pytest.mark.parametrize("model, sentence", [
+    ("picture", "times models that make a video from text (CogVideoXPipeline), and 'picture' holds a CogVideoXImageToVideo"),
+    ("wan", "times models that make a video from text (CogVideoXPipeline), and 'wan' holds a WanPipeline; give --model"),
+    ("packed", WITHOUT_STOCK),
+    (".", "'.' is no diffusers pipeline: it holds no model_index.json"),
+])  # fmt: skip
+@pytest.mark.parametrize("how", [["--blocks"], ["--methods", "stock", "w4a8"], ["--methods", "none", "--errors"]])
+def test_bench_says_which_folders_it_times(here, unloaded, monkeypatch, capsys, how, model, sentence):
+    monkeypatch.chdir(here)
+    assert main(["bench", *how, "--model", model]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert sentence in told and told.count("error:") == 1
+
+
+def test_bench_times_a_packed_folder_beside_nothing_stock(here, monkeypatch, capsys):
+    monkeypatch.chdir(here)
+    assert main(["bench", "--model", "packed", "--methods", "w4a8", "--no-profile", "--device", "cpu", "--steps", "4"]) == 0
+    assert "ms a step" in capsys.readouterr().out
+    assert main(["bench", "--model", "text", "--methods", "w4a8", "--layers", "1"]) == 2
+    assert "a folder runs whole, so leave it out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "arguments, sentence",
     [
         (["frontier", "--out", "f.parquet", "--methods", "nonsense"], "no method 'nonsense'"),
