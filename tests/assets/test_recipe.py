@@ -95,8 +95,11 @@ def test_the_same_seed_draws_the_same_scenes():
 
 def test_optimizer_learns_and_resumes_exactly():
     torch.manual_seed(0)
-    make = lambda: torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 16),
-                                       torch.nn.Tanh(), torch.nn.Linear(16, 2))
+
+    def make():
+        return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 16),
+                                   torch.nn.Tanh(), torch.nn.Linear(16, 2))
+
     x, y = torch.randn(64, 6), torch.randn(64, 2)
 
     def run(model, optimizer, steps):
@@ -106,7 +109,9 @@ def test_optimizer_learns_and_resumes_exactly():
             optimizer.step(learning_rate(n, 80, 1e-2, 5))
         return loss.item()
 
-    is_matrix = lambda n, p: n == "2.weight"
+    def is_matrix(name, parameter):
+        return name == "2.weight"
+
     model = make()
     optimizer = FlatOptimizer(list(model.named_parameters()), torch.float32, is_matrix)
     first = run(model, optimizer, 1)
