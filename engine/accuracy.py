@@ -31,7 +31,10 @@ def against(rows: pd.DataFrame, base: str = "fp16") -> pd.DataFrame:
         if count:
             low, high = interval(count, gained, lost)
             shares = float(mine.mean()), float(other.mean())
-            line = (method, setting, count, *shares, gained, lost, (gained - lost) / count, low, high, mcnemar(gained, lost))
+            line = (
+                method, setting, count, *shares, gained, lost, (gained - lost) / count, low, high,
+                mcnemar(gained, lost),
+            )  # fmt: skip
             found.append(line)
     return pd.DataFrame(found, columns=list(COLUMNS))
 

@@ -34,11 +34,17 @@ def about(policy: Policy, device) -> list[Notice]:
     here = target.probe(device)
     if here.device_type != "cuda" or here.native_fp4 or policy.precision not in ("dynamic", "nvfp4"):
         return []
-    return [notice(
-        "simulated_fp4", "This card has no FP4 tensor cores, so NVFP4 is simulated at 16-bit speed: the preset {better} is "
-        "faster and more accurate here ({fast} s instead of {slow} s a step of CogVideoX-5B on an H200). What is shown "
-        "is what a Blackwell card would choose.", better=ELSEWHERE, fast=f"{measured_seconds(ELSEWHERE):.2f}",
-        slow=f"{measured_seconds(NATIVE):.2f}")]
+    return [
+        notice(
+            "simulated_fp4",
+            "This card has no FP4 tensor cores, so NVFP4 is simulated at 16-bit speed: the preset {better} is "
+            "faster and more accurate here ({fast} s instead of {slow} s a step of CogVideoX-5B on an H200). What is "
+            "shown is what a Blackwell card would choose.",
+            better=ELSEWHERE,
+            fast=f"{measured_seconds(ELSEWHERE):.2f}",
+            slow=f"{measured_seconds(NATIVE):.2f}",
+        )
+    ]
 
 
 @functools.lru_cache(maxsize=None)

@@ -43,7 +43,9 @@ def compare(real: Trace, draft: Trace) -> dict:
     skips_known: agreement among those only. Then the figures that the app shows, both ways (`…_real`, `…_draft`).
     """
     keys = list(KEYS)
-    blocks = real.blocks[[*keys, "skipped"]].merge(draft.blocks[[*keys, "skipped", "known"]], on=keys, suffixes=("", "_draft"))
+    blocks = real.blocks[[*keys, "skipped"]].merge(
+        draft.blocks[[*keys, "skipped", "known"]], on=keys, suffixes=("", "_draft")
+    )
     layers = real.layers[[*keys, "layer", "precision"]].merge(
         draft.layers[[*keys, "layer", "precision"]], on=[*keys, "layer"], suffixes=("", "_draft")
     )
@@ -82,7 +84,10 @@ def band(rows: pd.DataFrame) -> dict:
             "bits_error": _quantiles((group["bits_draft"] - group["bits_real"]).abs(), (0.5, 0.9)),
         }
     shown = found.get("probe") or next(iter(found.values()))
-    return {"runs": shown["runs"], "policies": shown["policies"], "skip_low": shown["skips"][0], "skip_high": shown["skips"][2], **found}
+    return {
+        "runs": shown["runs"], "policies": shown["policies"], "skip_low": shown["skips"][0],
+        "skip_high": shown["skips"][2], **found,
+    }  # fmt: skip
 
 
 def _quantiles(values: pd.Series, at: Sequence[float]) -> list[float]:

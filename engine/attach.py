@@ -142,7 +142,9 @@ def _check_options(policy, keep: str, calibration, adaln: str | None, cache: str
 def _check_same(handle: Handle, keep: str, adaln, cache, packed, known_hash: str | None) -> None:
     """Refuse options that an attached pipeline does not have and cannot take on any more."""
     if packed is not None or known_hash not in (None, handle.model_hash):
-        raise CannotAttach("This pipeline is attached already, with its weights packed; detach it before giving others.")
+        raise CannotAttach(
+            "This pipeline is attached already, with its weights packed; detach it before giving others."
+        )
     if keep not in ("auto", handle.keep) or adaln not in (None, handle.adaln) or cache not in (None, handle.cache):
         raise CannotAttach(
             f"This pipeline is attached already, with keep={handle.keep!r}, adaln={handle.adaln!r} and "
@@ -167,7 +169,7 @@ def _where(pipe, family: Family, keep: str) -> str:
 
 
 def plan_groups(family: Family, slot: str, model, adaln: str) -> list[tuple]:
-    """What `attach` packs: (block index, path of the first linear, group name, linears, static) of all groups of a transformer."""
+    """What `attach` packs of a transformer: (block index, path of the first linear, name, linears, static) by group."""
     single = (*(family.adaln if adaln == "w4a16" else ()), *family.static)
     wanted = [(name, paths, False) for name, paths in family.groups.items()]
     wanted += [(path, (path,), True) for path in single]

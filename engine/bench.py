@@ -15,7 +15,7 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pandas as pd
 import torch
@@ -48,7 +48,7 @@ class Bench:
 
     model: see `engine.bench_model.build`. schedule: what blocks skip, None lets each policy decide for itself.
     warm, timed: steps before and during the measurement (`timed` with reuse; without, a few suffice). profiled: also
-    split the device time by kind, where a method's kernels differ from another's. changes: of the model's configuration.
+    split the device time by kind, where a method's kernels differ from another's. changes: of the configuration.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Bench:
 
         pipe = self._stock_pipe()
         pipe.transformer.enable_cache(FirstBlockCacheConfig(threshold=0.1))
-        # Random weights give every step the same residual, so the threshold cannot choose the share; the code is theirs.
+        # Random weights give every step the same residual: no threshold can choose the share; the code is theirs.
         stock = FBCHeadBlockHook._should_compute_remaining_blocks
         state = {"step": 0, "skips": 0, "steps": 1}
 
@@ -217,7 +217,8 @@ class Bench:
             pipe = build(self.model, self.device, **self.changes)
             quantize_(
                 # Its default searches every compiled kernel's launch at these sizes, which takes longer than the bench.
-                pipe.transformer, Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False),
+                pipe.transformer,
+                Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False),
                 filter_fn=lambda module, name: isinstance(module, torch.nn.Linear) and "transformer_blocks" in name,
             )  # fmt: skip
             return pipe
@@ -246,11 +247,11 @@ class Bench:
             return seconds
 
         return self._measured(
-            method, loop, pipe, self.timed if policy.tdc else 4, 0 if handle.cache == "host" else 4 if policy.tdc else 1,
-            warm_all=policy.tdc,
+            method, loop, pipe, self.timed if policy.tdc else 4,
+            0 if handle.cache == "host" else 4 if policy.tdc else 1, warm_all=policy.tdc,
             skipped=lambda: round(last[0].skipped_share, 4), bits=lambda: round(last[0].average_bits, 3),
             bits_computed=lambda: round(last[0].average_bits_computed, 3),
-            weights=lambda: last[1]["packed"] + sum(p.numel() * p.element_size() for p in pipe.transformer.parameters()),
+            weights=lambda: last[1]["packed"] + _size(pipe.transformer.parameters()),
             cache=lambda: last[1]["cache"], cache_host_gb=lambda: _gigabytes(last[1]["cache_host"]),
             workspace=lambda: last[1]["workspace"], notes=self.schedule.origin if overrule is not None else "",
         )  # fmt: skip
@@ -261,8 +262,11 @@ def _gigabytes(count: float) -> float:
 
 
 def _weights(pipe) -> int:
-    held = [*pipe.transformer.parameters(), *pipe.transformer.buffers()]
-    return sum(tensor.numel() * tensor.element_size() for tensor in held)
+    return _size([*pipe.transformer.parameters(), *pipe.transformer.buffers()])
+
+
+def _size(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _compile_blocks(pipe) -> None:

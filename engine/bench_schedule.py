@@ -43,7 +43,9 @@ class Schedule:
         """What `sixbit` decides on the signals of a probed run, with the reuse tolerance that skips about `share` of
         `blocks` × `steps` cells. Raises ValueError for a share outside (0, 0.6] or a trace that cannot be replayed."""
         if not 0 < share <= 0.6:
-            raise ValueError(f"The skipped share must lie in (0, 0.6], got {share:g}: two skips in three steps are the most.")
+            raise ValueError(
+                f"The skipped share must lie in (0, 0.6], got {share:g}: two skips in three steps are the most."
+            )
         stored = Policy.from_dict(trace.meta.policy) if trace.meta.policy else Policy.preset("sixbit")
         base = replace(Policy.preset("sixbit"), error_threshold=stored.error_threshold)
         low, high, best = 0.0, 1.0, None

@@ -37,8 +37,8 @@ def fit(traces: Trace | Iterable[Trace], model_hash: str = "", steps: int | None
 
     traces: one or more traces recorded with `probe=True`, all of the same number of steps.
     model_hash: names the weights (`engine.identity.model_hash`).
-    steps: what the pipeline was asked for, where it made another number of evaluations of it (video-to-video leaves some
-        out by its strength); None: as many as the traces have.
+    steps: what the pipeline was asked for, where it made another number of evaluations of it (video-to-video leaves
+        some out by its strength); None: as many as the traces have.
 
     Raises ValueError if there is nothing to fit (no trace, or none with two computed steps in a row), a trace is no
     probe, or step counts differ.
@@ -104,8 +104,8 @@ def calibrate(
     """Run each prompt once in 16 bits with all measurements on, and fit.
 
     pipe: a diffusers pipeline, attached here if it is not. steps, guidance: the pipeline's own defaults if None.
-    seed: of the first prompt; the next ones count up. keep: also store the result in the user's cache; where that cannot
-    be written, a warning says so. progress: called as progress(done, total) after each model evaluation.
+    seed: of the first prompt; the next ones count up. keep: also store the result in the user's cache; where that
+    cannot be written, a warning says so. progress: called as progress(done, total) after each model evaluation.
     sensitivity: also measure how much the model's output minds 4 bits in each group, at a few steps of the first prompt
     (`evaluations_for_weights` says how long that takes), and keep it as the groups' weights, for policies with
     weighting="sensitivity"; without it, weights that are known already stay.
@@ -180,9 +180,9 @@ def adopt(handle, calibration: Calibration, keep: bool = True) -> Path | None:
         return store(calibration)
     except OSError as error:
         warnings.warn(
-            f"The calibration is used now but was not kept: {cache_path(calibration.model_hash).parent} cannot be written "
-            f"({error.strerror or error}). Save it yourself (calibrate --out FILE, or its method save), or name a writable "
-            "folder in SIXBIT_CACHE.",
+            f"The calibration is used now but was not kept: {cache_path(calibration.model_hash).parent} cannot be "
+            f"written ({error.strerror or error}). Save it yourself (calibrate --out FILE, or its method save), or "
+            "name a writable folder in SIXBIT_CACHE.",
             stacklevel=3,
         )
         return None

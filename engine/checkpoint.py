@@ -136,7 +136,9 @@ def load_packed(folder: Path, device, dtype):
     for slot, model in models.items():
         empty = next((name for name, value in model.named_parameters() if value.is_meta), None)
         if empty is not None:
-            raise LoadError(f"The packed checkpoint lacks the weight {shown(f'{slot}.{empty}')}; quantize the model again.")
+            raise LoadError(
+                f"The packed checkpoint lacks the weight {shown(f'{slot}.{empty}')}; quantize the model again."
+            )
     return pipe
 
 
@@ -149,12 +151,14 @@ def _check_groups(pipe, models: dict, packed: dict, adaln: str) -> None:
     for slot, model in models.items():
         for _, path, _, linears, _ in plan_groups(family, slot, model, adaln):
             if path not in packed:
-                raise LoadError(f"The packed checkpoint lacks the packed weight {shown(path)}; quantize the model again.")
+                raise LoadError(
+                    f"The packed checkpoint lacks the packed weight {shown(path)}; quantize the model again."
+                )
             wanted = (sum(linear.out_features for linear in linears), linears[0].in_features)
             if packed[path].shape != wanted:
                 raise LoadError(
-                    f"The packed weight {shown(path)} has the size {packed[path].shape}, and the configuration wants {wanted}; "
-                    "quantize the model again."
+                    f"The packed weight {shown(path)} has the size {packed[path].shape}, and the configuration wants "
+                    f"{wanted}; quantize the model again."
                 )
 
 
@@ -169,7 +173,8 @@ def _encoder(parts: dict[str, str], folder: Path, groups: dict, device, dtype):
 
     if parts.get(encoder.SLOT) not in encoder.CLASSES:
         raise LoadError(
-            f"{PACKED} in {shown(str(folder))} promises a packed T5 encoder, but the pipeline has none; quantize it again."
+            f"{PACKED} in {shown(str(folder))} promises a packed T5 encoder, but the pipeline has none; "
+            "quantize it again."
         )
     made = getattr(transformers, parts[encoder.SLOT])
     with init_empty_weights(include_buffers=False):
@@ -182,7 +187,9 @@ def _encoder(parts: dict[str, str], folder: Path, groups: dict, device, dtype):
         encoder.pack_text_encoder(SimpleNamespace(text_encoder=model), packed=found)
         missing = next((name for name, value in model.named_parameters() if value.is_meta), None)
     if missing is not None:
-        raise LoadError(f"The packed checkpoint lacks the weight {shown(f'{encoder.SLOT}.{missing}')}; quantize the model again.")
+        raise LoadError(
+            f"The packed checkpoint lacks the weight {shown(f'{encoder.SLOT}.{missing}')}; quantize the model again."
+        )
     return model
 
 
@@ -239,14 +246,20 @@ def _about(folder: Path, parts: dict[str, str]) -> dict:
     about = read_object(folder / PACKED, what, error=LoadError)
     good = about.get("kind") == KIND and about.get("version") == VERSION and isinstance(about.get("groups"), dict)
     good = good and isinstance(about.get("transformers"), list) and isinstance(about.get("model_hash"), str)
-    good = good and about.get("adaln") in ("w4a16", "stock") and all(isinstance(group, dict) for group in about["groups"].values())
+    good = (
+        good
+        and about.get("adaln") in ("w4a16", "stock")
+        and all(isinstance(group, dict) for group in about["groups"].values())
+    )
     if not good:
-        raise LoadError(f"{PACKED} in {shown(str(folder))} is not {what} of version {VERSION}; quantize the model again.")
+        raise LoadError(
+            f"{PACKED} in {shown(str(folder))} is not {what} of version {VERSION}; quantize the model again."
+        )
     transformers = {slot for slot in MODEL_SLOTS if slot in parts}
     if not all(isinstance(slot, str) for slot in about["transformers"]) or set(about["transformers"]) != transformers:
         raise LoadError(
-            f"{PACKED} in {shown(str(folder))} lists the transformers {shown(about['transformers'])}, and the pipeline has "
-            f"{', '.join(sorted(transformers)) or 'none'}; quantize the model again."
+            f"{PACKED} in {shown(str(folder))} lists the transformers {shown(about['transformers'])}, and the pipeline "
+            f"has {', '.join(sorted(transformers)) or 'none'}; quantize the model again."
         )
     return about
 

@@ -126,7 +126,8 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="python -m engine", description="Mixed-precision, cached and purified video diffusion, every decision recorded."
+        prog="python -m engine",
+        description="Mixed-precision, cached and purified video diffusion, every decision recorded.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -137,7 +138,8 @@ def _parser() -> argparse.ArgumentParser:
     add_inputs(run)
     run.add_argument(
         "--policy", default="auto", metavar="PRESET|FILE",
-        help=f"{', '.join(PRESETS)}, a policy file that ends in .json, or auto: sixbit where 4 bits are native (Blackwell), else int8_tdc",
+        help=f"{', '.join(PRESETS)}, a policy file that ends in .json, or auto: sixbit where 4 bits are native "
+        "(Blackwell), else int8_tdc",
     )  # fmt: skip
     run.add_argument("--set", action="append", metavar="FIELD=VALUE", help="change one field of the policy")
     run.add_argument("--seed", type=int, help="whole number from 0; random and told if left out")
@@ -178,10 +180,13 @@ def _parser() -> argparse.ArgumentParser:
     pack = commands.add_parser("quantize", help="write a packed checkpoint that never needs the 16-bit weights")
     pack.add_argument("src", metavar="SRC", help="a diffusers folder or hub id")
     pack.add_argument("dst", metavar="DST", type=Path, help="a new folder")
-    pack.add_argument("--adaln", choices=("w4a16", "stock"), default="w4a16", help="pack the AdaLN linears too (default) or not")
     pack.add_argument(
-        "--text-encoder", choices=("stock", "w4a16"), default="stock", help="pack a T5 text encoder too, or not (default)"
+        "--adaln", choices=("w4a16", "stock"), default="w4a16", help="pack the AdaLN linears too (default) or not"
     )
+    pack.add_argument(
+        "--text-encoder", choices=("stock", "w4a16"), default="stock",
+        help="pack a T5 text encoder too, or not (default)",
+    )  # fmt: skip
 
     add_parsers(commands)
     add_bench_parser(commands)
@@ -190,10 +195,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--model", default=str(EMBEDDED), help="a diffusers folder, packed checkpoint or hub id (default: the small one)"
-    )
+        "--model", default=str(EMBEDDED),
+        help="a diffusers folder, packed checkpoint or hub id (default: the small one)",
+    )  # fmt: skip
     parser.add_argument("--device", help="cuda, cuda:1, cpu (default: what is there)")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what the hardware does well")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), help="default: what the hardware does well"
+    )
 
 
 def _settings(parser: argparse.ArgumentParser) -> None:
@@ -204,5 +212,6 @@ def _settings(parser: argparse.ArgumentParser) -> None:
 def _calibration(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibration", type=Path, metavar="FILE",
-        help="the predictor's lines, as calibrate --out writes them (default: from the user's cache, else beside the model)",
+        help="the predictor's lines, as calibrate --out writes them (default: from the user's cache, else beside the "
+        "model)",
     )  # fmt: skip

@@ -42,7 +42,9 @@ def add_bench_parser(commands) -> None:
         help="on the CPU: one block of a model folder, and its denoising loop, ours and stock in turn; ratios only",
     )  # fmt: skip
     add("--presets", nargs="+", metavar="NAME", default=["w4a8"], help="with --blocks: beside stock (default: w4a8)")
-    add("--dtypes", nargs="+", metavar="NAME", help="with --blocks: float32, bfloat16 (default: what the CPU does well)")
+    add(
+        "--dtypes", nargs="+", metavar="NAME", help="with --blocks: float32, bfloat16 (default: what the CPU does well)"
+    )
     add("--threads", nargs="+", type=int, metavar="N", default=[1, 2], help="with --blocks (default: 1 2)")
     add("--errors", action="store_true", help="also one forward per precision against float32 (4 bytes a weight)")
     add("--commit", help="what to note as the commit (default: of this repository)")
@@ -87,14 +89,15 @@ def _bench(given: argparse.Namespace) -> int:
     device = str(device_for(given.device))
     if device == "cpu" and given.device is None and given.layers is None and given.model in bench.MODELS:
         raise ValueError(
-            f"{given.model} has the size of the real model and there is no CUDA card here, so every step would take many "
-            "minutes; give --layers 1 for a quick look, or --device cpu to run all of it."
+            f"{given.model} has the size of the real model and there is no CUDA card here, so every step would take "
+            "many minutes; give --layers 1 for a quick look, or --device cpu to run all of it."
         )
     changes = {} if given.layers is None else {"layers": given.layers}
     schedule = _schedule(given, bench.block_count(given.model, given.layers))
     made = bench.Bench(
-        given.model, device, schedule, given.commit or _commit(), timed=given.steps, profiled=not given.no_profile, **changes
-    )
+        given.model, device, schedule, given.commit or _commit(), timed=given.steps, profiled=not given.no_profile,
+        **changes,
+    )  # fmt: skip
     table = _Table(given, methods)
     bench.run(made, methods, lambda row: table.add(row, made.kernels))
     if given.errors:
@@ -112,9 +115,10 @@ def _blocks(given: argparse.Namespace) -> int:
     from engine.files import write_atomic
     from kernels.target import probe
 
-    unknown = [name for name in given.presets if name not in PRESETS or name == "fp16"]
+    quantized = [name for name in PRESETS if name != "fp16"]
+    unknown = [name for name in given.presets if name not in quantized]
     if unknown:
-        raise ValueError(f"--presets has {', '.join(unknown)}; expected any of {', '.join(name for name in PRESETS if name != 'fp16')}.")
+        raise ValueError(f"--presets has {', '.join(unknown)}; expected any of {', '.join(quantized)}.")
     dtypes = given.dtypes or ["bfloat16" if probe("cpu").native_bf16 else "float32"]
     unknown = [name for name in dtypes if name not in ("float32", "bfloat16")]
     if unknown:
@@ -131,8 +135,8 @@ def _blocks(given: argparse.Namespace) -> int:
         for row in bench_blocks.compare(folder, dtype, given.presets, given.threads, commit=given.commit or _commit()):
             rows.append(row)
             print(
-                f"{row['what']:16s} {row['preset']:10s} {dtype:8s} {row['threads']} threads: {row['ratio']:.2f} times stock "
-                f"({row['lower_quartile']:.2f} to {row['upper_quartile']:.2f}, {row['pairs']} pairs)", flush=True,
+                f"{row['what']:16s} {row['preset']:10s} {dtype:8s} {row['threads']} threads: {row['ratio']:.2f} times "
+                f"stock ({row['lower_quartile']:.2f} to {row['upper_quartile']:.2f}, {row['pairs']} pairs)", flush=True,
             )  # fmt: skip
             if given.out is not None:
                 write_atomic(given.out, pd.DataFrame(rows, columns=list(bench_blocks.COLUMNS)).to_csv(index=False))

@@ -21,18 +21,20 @@ KINDS = {"image": "an image", "video": "a video"}
 def add_inputs(parser) -> None:
     """Add --image and --video to a command."""
     parser.add_argument(
-        "--image", type=Path, metavar="FILE", help="the picture to start from (image-to-video models): PNG, JPEG, WebP, …"
-    )
+        "--image", type=Path, metavar="FILE",
+        help="the picture to start from (image-to-video models): PNG, JPEG, WebP, …",
+    )  # fmt: skip
     parser.add_argument(
-        "--video", type=Path, metavar="FILE", help="the clip to start from (video-to-video models): mp4, webm, …, used whole"
-    )
+        "--video", type=Path, metavar="FILE",
+        help="the clip to start from (video-to-video models): mp4, webm, …, used whole",
+    )  # fmt: skip
 
 
 def read_inputs(given) -> dict:
     """The files of --image and --video as arguments of a pipeline call; {} without either.
 
-    "image": a PIL picture, RGB, upright. "video": a list of such, 1 to 1,025. Both at any size; the pipeline brings them
-    to its own. Raises ValueError in one sentence for a file that is missing, unreadable or too long.
+    "image": a PIL picture, RGB, upright. "video": a list of such, 1 to 1,025. Both at any size; the pipeline brings
+    them to its own. Raises ValueError in one sentence for a file that is missing, unreadable or too long.
     """
     readers = {"image": _picture, "video": _clip}
     paths = {name: getattr(given, name) for name in KINDS}
@@ -82,12 +84,16 @@ def _picture(path: Path):
         with Image.open(path) as opened:
             return ImageOps.exif_transpose(opened).convert("RGB")
     except Image.DecompressionBombError as error:
-        raise ValueError(f"{shown(path.name)} has too many pixels for a picture to start from; make it smaller.") from error
+        raise ValueError(
+            f"{shown(path.name)} has too many pixels for a picture to start from; make it smaller."
+        ) from error
     except PermissionError as error:
         raise ValueError(f"{shown(path.name)} cannot be read ({error.strerror}); check its permissions.") from error
     # What Pillow's readers raise at damaged files has no common class.
     except (OSError, ValueError, SyntaxError, EOFError, struct.error) as error:
-        raise ValueError(f"{shown(path.name)} is no picture that can be read; give a PNG, JPEG or WebP file.") from error
+        raise ValueError(
+            f"{shown(path.name)} is no picture that can be read; give a PNG, JPEG or WebP file."
+        ) from error
 
 
 def _clip(path: Path) -> list:

@@ -32,7 +32,9 @@ def add_parsers(commands) -> None:
 
 
 def _common(parser) -> None:
-    parser.add_argument("--model", default=str(EMBEDDED), help="a diffusers folder or a hub id (default: the small one)")
+    parser.add_argument(
+        "--model", default=str(EMBEDDED), help="a diffusers folder or a hub id (default: the small one)"
+    )
     parser.add_argument("--device", default=None, help="cpu, cuda, ...; the best one there is by default")
     parser.add_argument("--threads", type=int, default=None, help="CPU threads of this process")
     parser.add_argument("--steps", type=int, default=EMBEDDED_DEFAULTS["steps"])
@@ -54,8 +56,12 @@ def _frontier_parser(parser) -> None:
     parser.add_argument("--shard", default=None, help="i/n: run part i (from 0) of n")
     parser.add_argument("--share", type=Path, default=None, help="folder through which processes deal out the work")
     parser.add_argument("--merge", action="store_true", help="run nothing; join the shards' files")
-    parser.add_argument("--first", type=int, default=24, help="run the frontier on this many prompts before other grids")
-    parser.add_argument("--budget", type=float, default=None, help="start no run later than this, seconds from the start")
+    parser.add_argument(
+        "--first", type=int, default=24, help="run the frontier on this many prompts before other grids"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=None, help="start no run later than this, seconds from the start"
+    )
     parser.set_defaults(run=frontier)
 
 
@@ -63,7 +69,9 @@ def _theory_parser(parser) -> None:
     _common(parser)
     parser.add_argument("--out", type=Path, required=True, help="folder for the tables")
     parser.add_argument("--probes", type=Path, default=None, help="folder of the probe traces; inside --out by default")
-    parser.add_argument("--record", type=int, default=None, help="record this many probes first, where they are missing")
+    parser.add_argument(
+        "--record", type=int, default=None, help="record this many probes first, where they are missing"
+    )
     parser.add_argument("--shard", default=None, help="i/n: record only part i of n, and make no tables")
     parser.add_argument("--rows", type=Path, default=None, help="frontier table, for what purified refresh buys")
     parser.add_argument("--layers", type=int, default=0, help="also measure layer sensitivity at this many steps")
@@ -325,7 +333,9 @@ def _check_folder(folder: Path) -> None:
     """Make the folder where it is missing, but none above it, and refuse one that takes no files before minutes are
     spent on them."""
     if not folder.absolute().parent.is_dir():
-        raise ValueError(f"{folder} cannot be made: the folder above it does not exist; create it or choose another path.")
+        raise ValueError(
+            f"{folder} cannot be made: the folder above it does not exist; create it or choose another path."
+        )
     try:
         folder.mkdir(exist_ok=True)
         takes_files(folder)

@@ -88,8 +88,8 @@ def compare(given) -> int:
 
         try:
             for row in run(
-                pipe, prompts, given.presets, seed=given.seed, progress=progress, steps=given.steps, guidance=given.guidance,
-                **inputs,
+                pipe, prompts, given.presets, seed=given.seed, progress=progress, steps=given.steps,
+                guidance=given.guidance, **inputs,
             ):  # fmt: skip
                 rows.append(row)
         except KeyboardInterrupt:
@@ -121,7 +121,8 @@ def calibrate(given) -> int:
         request = check_requests(pipe, prompts, given, inputs)[0]
         if request.steps < LEAST_STEPS:
             raise ValueError(
-                f"--steps must be at least {LEAST_STEPS} to calibrate, got {request.steps}: a line is fitted from step to step."
+                f"--steps must be at least {LEAST_STEPS} to calibrate, got {request.steps}: a line is fitted from step "
+                "to step."
             )
         if given.out is None:
             check_cache(cache_path(attachment_of(pipe).model_hash))
@@ -156,8 +157,8 @@ def _how_long(handle, request) -> str:
     count = evaluations_for_weights(handle, request.steps)
     each = request.steps * (len(handle.family.branches) if request.guidance > 1 else 1)
     return (
-        f"After the lines, how much the output minds 4 bits in each group: up to {count:,} evaluations of the transformer, "
-        f"the work of {counted(max(1, round(count / each)), 'video')} of {counted(request.steps, 'step')}."
+        f"After the lines, how much the output minds 4 bits in each group: up to {count:,} evaluations of the "
+        f"transformer, the work of {counted(max(1, round(count / each)), 'video')} of {counted(request.steps, 'step')}."
     )
 
 
@@ -266,7 +267,7 @@ def check_folder_holds(model: str, policies: Sequence[Policy]) -> None:
 
 
 def check_weights(pipe, policies: Sequence[Policy]) -> None:
-    """Refuse what a packed checkpoint cannot run, in terms of what a person at this prompt can do. Raises ValueError."""
+    """Refuse what a packed checkpoint cannot run, in terms of what a person at this prompt can do: a ValueError."""
     from engine.run import attachment_of
 
     handle = attachment_of(pipe)
@@ -282,7 +283,7 @@ def _check_held(packed: bool, policies: Sequence[Policy]) -> None:
 
 
 def prompts_for(given, pipe) -> list[str]:
-    """The prompts of --prompt, else as many as --prompts says, drawn for the model that knows such. Raises ValueError."""
+    """The prompts of --prompt, else as many as --prompts says, drawn for a model that knows such. Raises ValueError."""
     from engine.compare import sample_prompts
     from engine.request import is_embedded
 
@@ -310,7 +311,9 @@ def check_target(path: Path, suffix: str) -> None:
     try:
         takes_files(folder)
     except OSError as error:
-        raise ValueError(f"{path} cannot be written: its folder takes no new file ({error.strerror}); choose another.") from error
+        raise ValueError(
+            f"{path} cannot be written: its folder takes no new file ({error.strerror}); choose another."
+        ) from error
 
 
 def check_cache(path: Path) -> None:
@@ -320,8 +323,8 @@ def check_cache(path: Path) -> None:
         takes_files(path.parent)
     except OSError as error:
         raise ValueError(
-            f"The cache {path.parent} takes no new file ({error.strerror}); give --out FILE, or name a writable folder in "
-            "the variable SIXBIT_CACHE."
+            f"The cache {path.parent} takes no new file ({error.strerror}); give --out FILE, or name a writable folder "
+            "in the variable SIXBIT_CACHE."
         ) from error
 
 
@@ -342,7 +345,11 @@ def _told(given, policy: Policy, started, done) -> Iterator[str]:
     )
     if policy.tdc and not done.trace.blocks["skipped"].any():
         tight = (done.trace.blocks["reason"] == "budget spent").any()
-        cause = "the reuse tolerance never let a block reuse its change" if tight else "warm-up and the last steps left nothing to reuse"
+        cause = (
+            "the reuse tolerance never let a block reuse its change"
+            if tight
+            else "warm-up and the last steps left nothing to reuse"
+        )
         if policy.max_skips == 0:
             cause = "max_skips is 0"
         yield f"0 blocks skipped, no gain: {cause}."

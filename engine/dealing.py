@@ -42,7 +42,9 @@ def take(folder: Path, part: Iterable[Task]) -> Iterator[Claim]:
     try:
         import fcntl
     except ImportError:
-        raise RuntimeError("Sharing a sweep's work needs file locks as Linux and macOS have them; use --shard i/n here.") from None
+        raise RuntimeError(
+            "Sharing a sweep's work needs file locks as Linux and macOS have them; use --shard i/n here."
+        ) from None
     digest = hashlib.sha256(" ".join(task.key for task in part).encode()).hexdigest()[:20]
     folder.mkdir(parents=True, exist_ok=True)
     file = os.open(folder / f"{digest}.part", os.O_RDWR | os.O_CREAT, 0o644)
@@ -59,8 +61,8 @@ def take(folder: Path, part: Iterable[Task]) -> Iterator[Claim]:
 
 def run(
     parts: Iterable[list[Task]], folder: Path, store: sweep.Store, execute: Callable[[Task], dict],
-    done: Set[str] = frozenset(), ready: Callable[[Task], bool] = lambda task: True, budget_seconds: float | None = None,
-    patience: float = 300.0, **options,
+    done: Set[str] = frozenset(), ready: Callable[[Task], bool] = lambda task: True,
+    budget_seconds: float | None = None, patience: float = 300.0, **options,
 ) -> int:  # fmt: skip
     """`sweep.run` on one part after the other, each taken from `folder`; returns how many rows were added.
 

@@ -40,7 +40,9 @@ def retried_in_tiles(vae) -> Iterator[None]:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        warnings.warn("The memory was not enough to decode the clip in one piece; it is decoded in tiles.", stacklevel=2)
+        warnings.warn(
+            "The memory was not enough to decode the clip in one piece; it is decoded in tiles.", stacklevel=2
+        )
         vae.enable_tiling()
         vae.__dict__.update(_fitting_overlaps(vae))
         return stock(*args, **kwargs)

@@ -129,7 +129,9 @@ def _pinned_like(part: torch.Tensor) -> torch.Tensor:
 
 
 def _copy(source: CachedDelta, target: CachedDelta, stream: torch.cuda.Stream) -> None:
-    for ours, theirs in ((source.codes, target.codes), (source.scale, target.scale), (source.block_scales, target.block_scales)):
+    for ours, theirs in (
+        (source.codes, target.codes), (source.scale, target.scale), (source.block_scales, target.block_scales)
+    ):
         if ours is not None:
             theirs.copy_(ours, non_blocking=True)
             ours.record_stream(stream)

@@ -80,14 +80,18 @@ def _adopt(linear: nn.Linear, made: PackedWeight, dtype: torch.dtype) -> None:
 
 
 def linears_of(encoder) -> dict[str, nn.Linear]:
-    """The linears of a T5 encoder that can be packed, by dotted name. Raises ValueError for an encoder that cannot be."""
+    """The linears of a T5 encoder that can be packed, by dotted name. Raises ValueError for an encoder that cannot."""
     name = type(encoder).__name__
     if name not in CLASSES:
-        raise ValueError(f"Only a text encoder of the classes {', '.join(CLASSES)} can be packed; this pipeline's is a {name}.")
+        raise ValueError(
+            f"Only a text encoder of the classes {', '.join(CLASSES)} can be packed; this pipeline's is a {name}."
+        )
     if packed_linears(encoder):
         raise ValueError("This text encoder is packed already; nothing to do.")
     if any("_hf_hook" in module.__dict__ or "base_layer" in module._modules for module in encoder.modules()):
-        raise ValueError("The text encoder has offloading hooks or adapters; remove them, pack it, then enable offloading again.")
+        raise ValueError(
+            "The text encoder has offloading hooks or adapters; remove them, pack it, then enable offloading again."
+        )
     found = {path: module for path, module in encoder.named_modules() if type(module) is nn.Linear}
     if not found:
         raise ValueError("The text encoder has no plain linear layers; load it without a quantization config.")

@@ -113,7 +113,7 @@ class Evaluation:
         return self._plan[group.block].groups[group.name]
 
     def purifiable(self, group: Group) -> bool:
-        """Whether PDR has a say in this group at this step: r is measured, and may lift what `rules.purifiable` names."""
+        """Whether PDR has a say in this group at this step: r is measured, and lifts what `rules.purifiable` names."""
         planned = self.planned(group)
         return self._policy.pdr and self._plan[group.block].refreshed and planned.precision in _QUANTIZED
 

@@ -121,7 +121,8 @@ def family_of(pipe) -> Family:
                 found = [cls.__name__ for cls in type(model).__mro__]
                 if "OptimizedModule" in found:
                     raise UnsupportedPipeline(
-                        f"The {slot} is compiled already; attach first, then call pipe.{slot}.compile() or torch.compile."
+                        f"The {slot} is compiled already; attach first, then call pipe.{slot}.compile() or "
+                        "torch.compile."
                     )
                 if family.transformer not in found:
                     raise UnsupportedPipeline(

@@ -28,11 +28,13 @@ def write_atomic(path: str | os.PathLike, write: bytes | str | Callable[[Path], 
     """Write `path` so that it is either the old file or the whole new one, even when killed half way.
 
     `write` is the content, or a function that writes the content to the temporary path it is given.
-    Raises `NotWritten`, an OSError (disk full, no such folder); the temporary file is then removed and `path` untouched.
+    Raises `NotWritten`, an OSError (disk full, no such folder); the temporary file is removed and `path` untouched.
     """
     path = as_path(path)
     if not path.parent.is_dir():
-        raise NotWritten(f"{shown(path.name)} cannot be written: its folder does not exist; create it or choose another.")
+        raise NotWritten(
+            f"{shown(path.name)} cannot be written: its folder does not exist; create it or choose another."
+        )
     if path.is_dir():
         raise NotWritten(f"{shown(path.name)} cannot be written: it is a folder; give the name of a file.")
     try:
@@ -40,8 +42,8 @@ def write_atomic(path: str | os.PathLike, write: bytes | str | Callable[[Path], 
     except OSError as problem:
         # The system names the temporary file, which nobody asked for.
         said = NotWritten(
-            f"{shown(path.name)} cannot be written ({problem.strerror or str(problem)[:200]}); free space or choose another "
-            "place."
+            f"{shown(path.name)} cannot be written ({problem.strerror or str(problem)[:200]}); free space or choose "
+            "another place."
         )
         said.errno = problem.errno
         raise said from problem
@@ -96,7 +98,9 @@ def existing(path: object, what: str, error: type[ValueError] = ValueError) -> P
     except OSError:  # a name longer than the system allows, or a folder that may not be entered
         found = False
     if not found:
-        wrong = "that is a folder; give the file itself" if os.path.isdir(path) else "there is no such file; check the path"
+        wrong = (
+            "that is a folder; give the file itself" if os.path.isdir(path) else "there is no such file; check the path"
+        )
         raise error(f"Expected {what} at {shown(path.name or str(path))}, but {wrong}.")
     return path
 
@@ -117,7 +121,9 @@ def read_text(path: str | os.PathLike, what: str, limit: int = JSON_LIMIT, error
         raise error(f"{path.name!r} is not {what}: it is not UTF-8 text; choose another file.") from problem
 
 
-def read_object(path: str | os.PathLike, what: str, limit: int = JSON_LIMIT, error: type[ValueError] = ValueError) -> dict:
+def read_object(
+    path: str | os.PathLike, what: str, limit: int = JSON_LIMIT, error: type[ValueError] = ValueError
+) -> dict:
     """The JSON object in a small file, or `error` in one sentence that names the file and `what` it should be."""
     return parse_object(read_text(path, what, limit, error), what, error, named=shown(Path(path).name))
 

@@ -40,8 +40,8 @@ def check_folder(folder: Path) -> dict[str, str]:
             continue
         if len(value) != 2 or value[0] not in LIBRARIES or not isinstance(value[1], str):
             raise LoadError(
-                f"The part {shown(part)} of this pipeline comes from {shown(value[0] if value else None)}; only classes of "
-                "diffusers and transformers are loaded, never code from a model folder."
+                f"The part {shown(part)} of this pipeline comes from {shown(value[0] if value else None)}; only "
+                "classes of diffusers and transformers are loaded, never code from a model folder."
             )
         if not part.isidentifier() or not (folder / part).is_dir():
             raise LoadError(f"The part {shown(part)} named in {INDEX} has no folder; download the model again.")
@@ -61,7 +61,9 @@ def pipeline_class(folder: Path) -> str:
 
 def _index(folder: Path) -> dict:
     if not folder.is_dir():
-        what = f"{shown(str(folder))} is a file" if os.path.isfile(folder) else f"There is no folder {shown(str(folder))}"
+        what = (
+            f"{shown(str(folder))} is a file" if os.path.isfile(folder) else f"There is no folder {shown(str(folder))}"
+        )
         raise LoadError(f"{what}; give a diffusers pipeline folder or a hub id such as owner/name.")
     if not (folder / INDEX).is_file():
         raise LoadError(
@@ -95,7 +97,9 @@ def check_weights(folder: Path) -> dict[str, tuple[int, ...]]:
     for names in listed:
         missing = next((name for name in names if name not in shapes), None)
         if missing is not None:
-            raise LoadError(f"{where} lacks the tensor {shown(missing)}, which its index names; download the model again.")
+            raise LoadError(
+                f"{where} lacks the tensor {shown(missing)}, which its index names; download the model again."
+            )
     return shapes
 
 
@@ -115,7 +119,9 @@ def header(path: Path) -> dict[str, tuple[int, ...]]:
     except OSError as error:
         raise LoadError(f"{where} cannot be read ({error.strerror}); check its permissions.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
-        raise LoadError(f"{where} is not a safetensors file (or a pointer to one); download the model again.") from error
+        raise LoadError(
+            f"{where} is not a safetensors file (or a pointer to one); download the model again."
+        ) from error
     if size != 8 + length + end:
         raise LoadError(f"{where} is truncated: {size:,} of {8 + length + end:,} bytes; download the model again.")
     return shapes

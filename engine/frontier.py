@@ -195,7 +195,9 @@ class Bench:
     def sensitivity(self):
         """The measured sensitivity of the layers; ValueError where it was not measured."""
         if self._sensitivity is None:
-            raise ValueError("This method needs the layers' sensitivity; measure it first with `python -m engine theory --layers 6`.")
+            raise ValueError(
+                "This method needs the layers' sensitivity; measure it first with `python -m engine theory --layers 6`."
+            )
         return self._sensitivity()
 
     # --- one task ------------------------------------------------------------------------------------------------
@@ -246,7 +248,11 @@ class Bench:
             return probes.sensitive_lines(self.probe_traces, self.calibration, self.sensitivity, static)
         if method == "static_mix":
             return probes.mean_lines(self.probe_traces, self.calibration)
-        return probes.weighted_lines(self.probe_traces, self.calibration) if method == "dmpq_weighted" else self.calibration
+        return (
+            probes.weighted_lines(self.probe_traces, self.calibration)
+            if method == "dmpq_weighted"
+            else self.calibration
+        )
 
     def _peer(self, method: str, key: str, values: dict, prompt: str, seed: int):
         with self._peer_context(method, values) as usage:

@@ -60,7 +60,8 @@ def draw(rows: pd.DataFrame) -> str:
     wide = (WIDTH - LEFT - 12 - GAP * (len(PANELS) - 1)) / len(PANELS)
     known = summary(rows, METRIC) if METRIC in rows else pd.DataFrame(columns=["method", "setting"])
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="13">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
+        'font-size="13">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="{PAPER}"/>',
     ]
     for number, panel in enumerate(PANELS):
@@ -90,13 +91,20 @@ def _panel(panel: Panel, rows: pd.DataFrame, known: pd.DataFrame, left: float, w
         parts.append(f'<path d="M{left:.1f} {y(tick):.1f}h{wide:.1f}" stroke="#e5e7eb"/>')
         parts.append(f'<text x="{left - 6:.1f}" y="{y(tick) + 4:.1f}" text-anchor="end" fill="{MUTED}">{tick:g}</text>')
     for tick in xs:
-        parts.append(f'<text x="{x(tick):.1f}" y="{TOP + high + 17}" text-anchor="middle" fill="{MUTED}">{tick:g}</text>')
-    parts.append(f'<text x="{left + wide:.1f}" y="{TOP + high + 34}" text-anchor="end" fill="{MUTED}">{escape(panel.axis)}</text>')
+        parts.append(
+            f'<text x="{x(tick):.1f}" y="{TOP + high + 17}" text-anchor="middle" fill="{MUTED}">{tick:g}</text>'
+        )
+    parts.append(
+        f'<text x="{left + wide:.1f}" y="{TOP + high + 34}" text-anchor="end" fill="{MUTED}">'
+        f"{escape(panel.axis)}</text>"
+    )
     for number, (line, curve) in enumerate(curves):
         path = " ".join(f"{x(point[0]):.1f},{y(point[1]):.1f}" for point in curve)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{line.colour}" stroke-width="2"/>')
         for cost, mean, low, top in curve:
-            parts.append(f'<path d="M{x(cost):.1f} {y(low):.1f}V{y(top):.1f}" stroke="{line.colour}" stroke-width="1.2"/>')
+            parts.append(
+                f'<path d="M{x(cost):.1f} {y(low):.1f}V{y(top):.1f}" stroke="{line.colour}" stroke-width="1.2"/>'
+            )
             parts.append(f'<circle cx="{x(cost):.1f}" cy="{y(mean):.1f}" r="4" fill="{line.colour}" stroke="{PAPER}"/>')
         at = (left + (number % 2) * wide / 2, TOP + high + 56 + 19 * (number // 2))
         parts.append(f'<circle cx="{at[0] + 5:.1f}" cy="{at[1] - 4:.1f}" r="4" fill="{line.colour}"/>')
@@ -111,7 +119,9 @@ def _curve(method: str, cost: str, rows: pd.DataFrame, known: pd.DataFrame, scal
     mine = rows[rows["method"] == method]
     if mine.empty or known.empty:
         return np.empty((0, 4))
-    table = known[known["method"] == method].merge(mine.groupby("setting", sort=False)[cost].mean().reset_index(), on="setting")
+    table = known[known["method"] == method].merge(
+        mine.groupby("setting", sort=False)[cost].mean().reset_index(), on="setting"
+    )
     table = table[(table["mean"] < 99.0) & np.isfinite(table[cost])].sort_values(cost)
     return table.assign(cost=table[cost] * scale)[["cost", "mean", "low", "high"]].to_numpy(float)
 

@@ -45,7 +45,11 @@ def knows(module, groups, kwargs) -> bool:
     if module.__class__.__name__ != "CogVideoXBlock" or any(name not in groups for name in _GROUPS):
         return False
     attention = module.attn1
-    if type(attention.processor).__name__ != _PROCESSOR or kwargs.get("attention_kwargs") or attention.is_cross_attention:
+    if (
+        type(attention.processor).__name__ != _PROCESSOR
+        or kwargs.get("attention_kwargs")
+        or attention.is_cross_attention
+    ):
         return False
     if attention.norm_q is None or type(attention.norm_q) is not torch.nn.LayerNorm:
         return False

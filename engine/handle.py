@@ -163,7 +163,9 @@ class Handle:
             if self._recorded:
                 raise RuntimeError("A run is being recorded on this pipeline; end or close it before you detach.")
             if self._called_elsewhere():
-                raise RuntimeError("A call of this pipeline is under way on another thread; let it end before you detach.")
+                raise RuntimeError(
+                    "A call of this pipeline is under way on another thread; let it end before you detach."
+                )
             for slot, model in transformers_of(self.pipe).items():
                 check_adapters(slot, model)
                 check_hooks(slot, model, "detach")
@@ -172,7 +174,9 @@ class Handle:
     def _called_elsewhere(self) -> bool:
         # This thread's own call has failed, if one is left: nothing else can have come here.
         here = threading.current_thread()
-        return any(call.under_way and thread is not here and thread.is_alive() for call, thread in self._callers.items())
+        return any(
+            call.under_way and thread is not here and thread.is_alive() for call, thread in self._callers.items()
+        )
 
     def _restore(self) -> None:
         while self._undo:

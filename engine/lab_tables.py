@@ -1,4 +1,4 @@
-"""Writes the quality lab's tables: `theory_*.parquet`, the sensitivity maps, the calibration, the summaries, the plot."""
+"""Writes the quality lab's tables: `theory_*.parquet`, the sensitivity maps, the calibration, summaries, the plot."""
 
 import json
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ SENSITIVITY = "sensitivity.parquet"
 def write(probes: Sequence[Trace], out: Path, rows_path: Path | None = None) -> None:
     """Everything that follows from the probe traces, and from the frontier's rows where there are some.
 
-    `calibration.json` is the fit to the probes, for the folder of the model, with the layers' weights where the sensitivity
-    map is there.
+    `calibration.json` is the fit to the probes, for the folder of the model, with the layers' weights where the
+    sensitivity map is there.
     """
     limit = Policy().error_threshold
     for name, table in (
@@ -90,14 +90,18 @@ def effects(rows: pd.DataFrame) -> pd.DataFrame:
         effect = theory.paired(both, (origin, base), ("psnr", "ssim", "bits_computed", "skipped"))
         mine = (effect["method"] == method) & (effect["setting"] == text) & (effect["prompts"] > 0)
         found.append(effect[mine].assign(base=base, change=setting(**changed)))
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=["method", "setting", "base", "change"])
+    return (
+        pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=["method", "setting", "base", "change"])
+    )
 
 
 def advice(lines: pd.DataFrame) -> dict:
     """The thresholds at the bend of their curves, for the presets (see `engine.recommend`)."""
     return {
         "rule": "the setting farthest above the chord of quality (PSNR) over saving, both scaled to 0…1",
-        "tdc_threshold": {m: recommend.recommend(lines, m, "tdc_threshold") for m in ("tdc", "int8_tdc", "dmpq_tdc", "sixbit")},
+        "tdc_threshold": {
+            m: recommend.recommend(lines, m, "tdc_threshold") for m in ("tdc", "int8_tdc", "dmpq_tdc", "sixbit")
+        },
         "error_threshold": recommend.recommend(lines, "dmpq", "error_threshold", saving="bits_computed"),
     }
 

@@ -45,7 +45,8 @@ def timing_tasks(
     """Every setting of `grid` for `repeats` prompts, to be timed on "cpu" or "cuda"."""
     pairs = methods.prompts(repeats)
     return [
-        replace(task, method=f"{TIMING}{device}:{task.method}") for task in methods.tasks(grid, pairs, steps, guidance, model)
+        replace(task, method=f"{TIMING}{device}:{task.method}")
+        for task in methods.tasks(grid, pairs, steps, guidance, model)
     ]
 
 
@@ -106,7 +107,7 @@ def _agree(bench, task: Task) -> dict:
 
 
 def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Merged rows of a sweep → the tables to publish: frontier, defaults, accuracy, replay_agreement, timing (if not empty).
+    """Merged rows of a sweep → tables to publish, if not empty: frontier, defaults, accuracy, replay_agreement, timing.
 
     `frontier` has the swept methods and the extensions, each class (16-bit or packed weights) on the prompts that all
     of it was run on; `defaults` the single changes; `accuracy` the settings of that grid on all prompts, where it has
@@ -129,11 +130,15 @@ def split(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         device = "cuda" if (timing["device"] == "cuda").any() else timing["device"].iloc[0]
         alone = timing[timing["device"] == device].groupby(["method", "setting"])["seconds"].median()
         index = pd.MultiIndex.from_frame(main[["method", "setting"]])
-        main = main.assign(seconds_shared=main["seconds"], seconds=alone.reindex(index).to_numpy(), seconds_device=device)
+        main = main.assign(
+            seconds_shared=main["seconds"], seconds=alone.reindex(index).to_numpy(), seconds_device=device
+        )
     if len(main):
         grids = (methods.FRONTIER, methods.EXTENDED, methods.FINE, methods.SENSITIVE_REUSE)
         swept = {pair for grid in grids for pair in _settings(grid)}
-        judged = pd.Series([pair in _settings(methods.ACCURACY) for pair in zip(main["method"], main["setting"])], main.index)
+        judged = pd.Series(
+            [pair in _settings(methods.ACCURACY) for pair in zip(main["method"], main["setting"])], main.index
+        )
         first = _settings(methods.FRONTIER) | _settings(methods.EXTENDED)
         core = pd.Series([pair in first for pair in zip(main["method"], main["setting"])], main.index)
         published = [pair in swept for pair in zip(main["method"], main["setting"])]
@@ -153,8 +158,8 @@ def _settings(grid: methods.Grid) -> set[tuple[str, str]]:
 
 
 def _whole(rows: pd.DataFrame, core: pd.Series | None = None) -> pd.DataFrame:
-    """Without prompts of few settings, and without those at which a sweep was cut short: settings (of `core`, where it is
-    given) run on nearly all prompts are run on all that stay. A setting that was run on fewer keeps what it has."""
+    """Without prompts of few settings, and without those at which a sweep was cut short: settings (of `core`, where it
+    is given) run on nearly all prompts are run on all that stay. A setting that was run on fewer keeps what it has."""
     settings = rows.groupby(["prompt", "seed"])["setting"].transform("size")
     rows = rows[settings > settings.max() / 2]
     names = rows["method"] + " " + rows["setting"]
@@ -172,8 +177,11 @@ def _tidy(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _answered(text: str, threshold: float) -> str:
     values = json.loads(text)
-    return setting(**{name: value for name, value in values.items() if name != "target_bits"}, error_threshold=threshold) \
-        if "target_bits" in values else text
+    return (
+        setting(**{name: value for name, value in values.items() if name != "target_bits"}, error_threshold=threshold)
+        if "target_bits" in values
+        else text
+    )
 
 
 def both_sources(agreed: pd.DataFrame) -> pd.DataFrame:

@@ -163,7 +163,9 @@ class LatentColours:
         """Least squares from latents float32 (F, C, h, w) to frames uint8 (r(F−1)+1, H, W, 3), averaged down to h×w."""
         count, _, height, width = latents.shape
         small = torch.nn.functional.interpolate(
-            torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2).float() / 255, size=(height, width), mode="area"
+            torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2).float() / 255,
+            size=(height, width),
+            mode="area",
         )
         colours = small.permute(0, 2, 3, 1).numpy()
         each = (len(frames) - 1) // (count - 1)
@@ -180,7 +182,9 @@ class LatentColours:
         inputs = _with_one(latents)
         later = inputs[1:] @ self.others
         frames, height, width, values = later.shape
-        later = later.reshape(frames, height, width, values // 3, 3).transpose(0, 3, 1, 2, 4).reshape(-1, height, width, 3)
+        later = (
+            later.reshape(frames, height, width, values // 3, 3).transpose(0, 3, 1, 2, 4).reshape(-1, height, width, 3)
+        )
         pixels = np.concatenate([inputs[:1] @ self.first, later])
         return np.round(np.clip(np.nan_to_num(pixels), 0, 1) * 255).astype(np.uint8)
 

@@ -20,7 +20,7 @@ from torch import nn
 from kernels import PackedWeight, concat_packed, pack_weight, packed_nbytes
 
 FIELDS = PackedWeight._fields[:4]
-"""The tensors of a packed weight, by name: each is a buffer of the layer that holds it, and lies in a packed checkpoint."""
+"""The tensors of a packed weight, by name: each is a buffer of the layer that holds it and is in packed checkpoints."""
 
 
 class Group:
@@ -162,6 +162,6 @@ def held(layer: nn.Linear, shape: tuple[int, int], hadamard: int) -> PackedWeigh
 
 
 def stand_in(layer: nn.Linear) -> torch.Tensor:
-    """A weight (N, K) of zeros in the dtype and on the device of the buffer `like`, which takes no memory: for code that
-    asks a linear for its weight's shape, dtype or device only."""
+    """A weight (N, K) of zeros in the dtype and on the device of the buffer `like`, which takes no memory: for code
+    that asks a linear for its weight's shape, dtype or device only."""
     return layer.like.new_zeros(()).expand(layer.out_features, layer.in_features)

@@ -69,8 +69,8 @@ def _found(name: str) -> Path:
     # The hub's client raises errors of several libraries, from missing files to closed sockets.
     except Exception as error:
         raise LoadError(
-            f"{shown(name)} is no local folder and could not be fetched from the hub ({type(error).__name__}); check the "
-            "name and the network, or download it and give its folder."
+            f"{shown(name)} is no local folder and could not be fetched from the hub ({type(error).__name__}); check "
+            "the name and the network, or download it and give its folder."
         ) from error
 
 
@@ -85,12 +85,14 @@ def device_for(device):
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         there = "cpu or cuda" if torch.cuda.is_available() else "cpu"
-        raise LoadError(f"The device {shown(str(device))} is not available here; leave it out, or choose {there}.") from error
+        raise LoadError(
+            f"The device {shown(str(device))} is not available here; leave it out, or choose {there}."
+        ) from error
     return found
 
 
 def dtype_for(dtype, device):
-    """The torch dtype that `load` takes for its argument of that name on a torch device. Raises LoadError for another."""
+    """The torch dtype that `load` takes for its `dtype`, on a torch device. Raises LoadError for another."""
     import torch
 
     from kernels.target import probe

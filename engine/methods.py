@@ -31,7 +31,7 @@ Grid = Mapping[str, tuple[dict, ...]]
 
 REUSE = (0.08, 0.12, 0.18)
 ERROR = 0.092
-"""The error threshold of the dynamic methods while reuse is swept: about 6 bits where computed on the embedded model."""
+"""The error threshold of the dynamic methods while reuse is swept: about 6 bits where the embedded model computes."""
 
 _REUSE = tuple({"tdc_threshold": value} for value in REUSE)
 _DYNAMIC_REUSE = tuple({"error_threshold": ERROR, **values} for values in _REUSE)
@@ -43,7 +43,10 @@ _AHEAD = (
 _LEAN = {"resume": "last_gamma", "purify_to": "int8"}
 
 OURS: Mapping[str, str] = {
-    **{name: name for name in ("fp16", "w4a16", "w4a8", "w4a4", "dmpq", "dmpq_sensitive", "tdc", "int8_tdc", "dmpq_tdc", "sixbit")},
+    **{
+        name: name
+        for name in ("fp16", "w4a16", "w4a8", "w4a4", "dmpq", "dmpq_sensitive", "tdc", "int8_tdc", "dmpq_tdc", "sixbit")
+    },
     **dict.fromkeys(("static_mix", "dmpq_weighted"), "dmpq"),
     "static_sensitive": "dmpq_sensitive",
     "dmpq_tdc_sensitive": "dmpq_tdc",
@@ -62,7 +65,8 @@ SENSITIVE = frozenset({"static_sensitive", "dmpq_sensitive", "dmpq_tdc_sensitive
 """Methods that weigh by the measured sensitivity of the layers, and need it."""
 
 EXTENSIONS = frozenset({
-    "dmpq_weighted", "dmpq_sensitive", "dmpq_tdc_sensitive", "sixbit_sensitive", "tdc_extrapolated", "int8_tdc_extrapolated", "sixbit_lean", "sixbit_extended",
+    "dmpq_weighted", "dmpq_sensitive", "dmpq_tdc_sensitive", "sixbit_sensitive", "tdc_extrapolated",
+    "int8_tdc_extrapolated", "sixbit_lean", "sixbit_extended",
 })  # fmt: skip
 """Ours beyond the paper, on trial: measured with the frontier, named as extensions."""
 

@@ -45,7 +45,7 @@ class Usage:
 
 
 def block_linears(transformer: nn.Module) -> dict[str, nn.Linear]:
-    """The linears of the transformer blocks that quantization touches: attention q, k, v, out and the two FFN layers."""
+    """The linears of transformer blocks that quantization touches: attention q, k, v, out and the two FFN layers."""
     found = {}
     for name, module in transformer.named_modules():
         if not isinstance(module, nn.Linear) or "transformer_blocks" not in name and ".blocks." not in f".{name}":
@@ -118,7 +118,7 @@ def first_block_cache(pipe, threshold: float):
 
 
 def taylorseer(pipe, interval: int):
-    """diffusers' TaylorSeer (first order): attention and FFN outputs are extrapolated in all but one of `interval` steps.
+    """diffusers' TaylorSeer (first order): extrapolates attention and FFN outputs in all but one of `interval` steps.
 
     The modules are named here, since diffusers' default patterns end in "attn" and match nothing in CogVideoX, whose
     attention is called "attn1": without the names it would silently do nothing.
@@ -160,8 +160,8 @@ def mag_cache(pipe, threshold: float, ratios, steps: int):
 def magnitude_ratios(pipe):
     """Watch one stock call and yield a list that fills with MagCache's magnitude ratios, one per model evaluation.
 
-    The ratio is ‖r_t‖ / ‖r_{t−1}‖ of the whole model's residual, averaged over tokens, as MagCache defines it; diffusers'
-    own calibration only prints its result.
+    The ratio is ‖r_t‖ / ‖r_{t−1}‖ of the whole model's residual, averaged over tokens, as MagCache defines it;
+    diffusers' own calibration only prints its result.
     """
     blocks = pipe.transformer.transformer_blocks
     ratios, kept = [], {}

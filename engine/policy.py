@@ -73,8 +73,8 @@ from engine.settings import (
 
 __all__ = [
     "BREAK_IT", "PRESETS", "RANGES", "Policy", "PolicyError", "advance", "decide", "extrapolation_weight",
-    "needs_calibration", "plan", "preset_name", "purifiable", "purify", "signals_needed", "unweighed", "warnings", "weigh",
-    "weighs",
+    "needs_calibration", "plan", "preset_name", "purifiable", "purify", "signals_needed", "unweighed", "warnings",
+    "weigh", "weighs",
 ]  # fmt: skip
 
 # --- The rules, elementwise over numbers or arrays ---------------------------------------------------------------
@@ -197,7 +197,9 @@ def purify(policy: Policy, block: BlockDecision, group: str, outlier_ratio: floa
     """The group's decision once its r is known: `purify_to` if PDR says so, else unchanged but for r."""
     decision = block.groups[group]
     if purifies(policy, block.refreshed, decision.precision in purifiable(policy), outlier_ratio):
-        decision = replace(decision, precision=policy.purify_to, purified=True, decided_by="outliers", reason="outliers")
+        decision = replace(
+            decision, precision=policy.purify_to, purified=True, decided_by="outliers", reason="outliers"
+        )
     return replace(decision, outlier_ratio=float(outlier_ratio))
 
 

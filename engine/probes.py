@@ -1,7 +1,7 @@
 """Probe traces as files, and what is fitted to them: lines, fixed mixtures, thresholds for a wanted number of bits.
 
 A probe is a run of the 16-bit model in which everything was measured. The quality lab records a handful, one per
-calibration prompt, and every other number that a method needs in advance comes from them. No torch but in `record_probe`.
+calibration prompt; every other number that a method needs in advance comes from them. No torch but in `record_probe`.
 """
 
 import time

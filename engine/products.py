@@ -201,7 +201,9 @@ def _ready_triton(group, precision: str, dtype: torch.dtype, predicated: bool = 
             linear_w4a4_triton(act, packed, bias, dtype, when=when, out=out)
         else:
             for rows in _strips(slice(0, len(tokens)), packed.shape[0], tokens.device):
-                values = torch.empty((rows.stop - rows.start, packed.shape[1]), dtype=weight.dtype, device=tokens.device)
+                values = torch.empty(
+                    (rows.stop - rows.start, packed.shape[1]), dtype=weight.dtype, device=tokens.device
+                )
                 unpack.unpack_values_triton(tokens[rows], act.scales[rows], values)
                 scaled_matmul(values, weight, act.token_scale[rows], packed.tensor_scale, bias, out[rows], when)
         return out.view(*act.shape[:-1], -1)

@@ -41,7 +41,9 @@ def bend(saving: Sequence[float], quality: Sequence[float], floor: float = -np.i
     return int(kept[int(np.argmax(above))])
 
 
-def table(rows: pd.DataFrame, metrics: Sequence[str] = ("psnr", "ssim", "same_ticks", "prompt_accuracy")) -> pd.DataFrame:
+def table(
+    rows: pd.DataFrame, metrics: Sequence[str] = ("psnr", "ssim", "same_ticks", "prompt_accuracy")
+) -> pd.DataFrame:
     """One line per (method, setting): means with 95 % intervals of `metrics`, means of what was spent."""
     found = None
     for metric in [name for name in metrics if name in rows.columns]:

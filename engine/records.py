@@ -169,7 +169,8 @@ class Calibration:
         if self.weighed or other is None or not other.weighed or other.model_hash != self.model_hash:
             return self
         rows = {
-            key: line._replace(weight=other.rows[key].weight) if key in other.rows else line for key, line in self.rows.items()
+            key: line._replace(weight=other.rows[key].weight) if key in other.rows else line
+            for key, line in self.rows.items()
         }
         return replace(self, rows=rows)
 

@@ -62,11 +62,13 @@ def lay_out(trace: Trace) -> LaidOut:
     return LaidOut(grid, observe(trace, grid))
 
 
-def replay(trace: Trace, policy: Policy, calibration: Calibration | None = None, laid_out: LaidOut | None = None) -> Trace:
+def replay(
+    trace: Trace, policy: Policy, calibration: Calibration | None = None, laid_out: LaidOut | None = None
+) -> Trace:
     """Decide `trace` anew under `policy`; same rows, same schema, `meta.replay` says how much to believe.
 
-    `calibration` replaces the recording's own α, β and weights. Signals are NaN where the replayed policy skips, as in a real
-    run; `milliseconds` stay where the cell's decisions are unchanged. Measured errors and samples are kept.
+    `calibration` replaces the recording's own α, β and weights. Signals are NaN where the replayed policy skips, as in
+    a real run; `milliseconds` stay where the cell's decisions are unchanged. Measured errors and samples are kept.
     `laid_out` is `lay_out(trace)`, for a caller who replays one trace many times.
     Raises ValueError for arguments of another kind and a trace that is itself a replay, and TraceError for one that
     cannot be laid out.

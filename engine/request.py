@@ -61,8 +61,9 @@ class Request:
 
 
 def check(
-    pipe, owner, prompt, policy, *, steps, guidance, seed, negative_prompt, height, width, frames, inputs, calibration=None
-) -> Request:
+    pipe, owner, prompt, policy, *, steps, guidance, seed, negative_prompt, height, width, frames, inputs,
+    calibration=None,
+) -> Request:  # fmt: skip
     """Fill in defaults and check everything. `owner` is the pipeline's attachment, `calibration` instead of its own.
 
     Raises ValueError (or RuntimeError for 16-bit weights that were dropped), naming what was expected and what came.
@@ -96,8 +97,9 @@ def check(
             "{height}×{width} it may look wrong.",
             trained=vocabulary.FRAMES, size=vocabulary.SIZE, frames=frames, height=height, width=width))
     return Request(
-        prompt, negative_prompt, policy, steps, guidance, seed, height, width, frames, frame_rate(pipe), tuple(said), inputs
-    )
+        prompt, negative_prompt, policy, steps, guidance, seed, height, width, frames, frame_rate(pipe), tuple(said),
+        inputs,
+    )  # fmt: skip
 
 
 def is_embedded(pipe) -> bool:
@@ -156,7 +158,9 @@ def _number(name: str, value, default, whole: bool):
 
 def _check_prompt(pipe, prompt, name: str, embedded: bool) -> None:
     if not isinstance(prompt, str):
-        raise ValueError(f"Expected one {name} as text; got {type(prompt).__name__}. For several videos call once per {name}.")
+        raise ValueError(
+            f"Expected one {name} as text; got {type(prompt).__name__}. For several videos call once per {name}."
+        )
     if not prompt.strip():
         raise ValueError(notice("prompt_blank", "The {name} is empty; describe the video in a sentence.", name=name))
     if len(prompt) > LONGEST_PROMPT:
@@ -170,9 +174,12 @@ def _check_prompt(pipe, prompt, name: str, embedded: bool) -> None:
         return
     count = len(tokenizer(prompt, truncation=False, verbose=False).input_ids)
     if count > most:
-        raise ValueError(notice(
-            "prompt_tokens", "The {name} has {count} tokens and this model reads at most {most}; shorten it.", name=name,
-            count=count, most=most))
+        raise ValueError(
+            notice(
+                "prompt_tokens", "The {name} has {count} tokens and this model reads at most {most}; shorten it.",
+                name=name, count=count, most=most,
+            )  # fmt: skip
+        )
 
 
 def _check_inputs(pipe, accepted: Mapping, inputs: Mapping) -> None:
@@ -187,7 +194,9 @@ def _check_inputs(pipe, accepted: Mapping, inputs: Mapping) -> None:
             raise ValueError(f"{type(pipe).__name__} starts from {article} {name}; give {name}=….")
     for name, wanted in (("image", "a picture"), ("last_image", "a picture"), ("video", "a list of pictures")):
         value = inputs.get(name)
-        if isinstance(value, (str, bytes, Real)) or (name == "video" and value is not None and not hasattr(value, "__len__")):
+        if isinstance(value, (str, bytes, Real)) or (
+            name == "video" and value is not None and not hasattr(value, "__len__")
+        ):
             raise ValueError(f"Expected {name} to be {wanted} (PIL, NumPy or torch); got {type(value).__name__}.")
 
 
@@ -208,7 +217,8 @@ def _check_latents(pipe, latents, height: int, width: int, frames: int) -> None:
         if isinstance(latents, torch.Tensor):
             came = f"{str(latents.dtype).removeprefix('torch.')} of shape {tuple(latents.shape)}"
         raise ValueError(
-            f"Expected latents as a tensor of shape {shape} and {dtypes} for {frames} frames of {height}×{width}; got {came}."
+            f"Expected latents as a tensor of shape {shape} and {dtypes} for {frames} frames of {height}×{width}; got "
+            f"{came}."
         )
 
 
@@ -221,7 +231,9 @@ def _check_size(pipe, accepted: Mapping, height, width, frames, inputs: Mapping)
     if cog:
         usual = (config.sample_height * spatial, config.sample_width * spatial, config.sample_frames)
     else:
-        usual = tuple(accepted[name].default if name in accepted else None for name in ("height", "width", "num_frames"))
+        usual = tuple(
+            accepted[name].default if name in accepted else None for name in ("height", "width", "num_frames")
+        )
     height, width = (
         _side(name, value if value is not None else default, spatial * patch)
         for name, value, default in (("height", height, usual[0]), ("width", width, usual[1]))
@@ -242,22 +254,32 @@ def _check_size(pipe, accepted: Mapping, height, width, frames, inputs: Mapping)
     grid = 2 * temporal if cog else temporal
     if (frames - 1) % grid:
         below = (frames - 1) // grid * grid + 1
-        raise ValueError(notice(
-            "frame_grid", "This model makes 1, {second}, {third}, … frames ({grid}·n + 1); got {given}. "
-            "The nearest are {below} and {above}.", second=grid + 1, third=2 * grid + 1, grid=grid, given=frames, below=below,
-            above=below + grid))
+        raise ValueError(
+            notice(
+                "frame_grid",
+                "This model makes 1, {second}, {third}, … frames ({grid}·n + 1); got {given}. "
+                "The nearest are {below} and {above}.",
+                second=grid + 1, third=2 * grid + 1, grid=grid, given=frames, below=below, above=below + grid,
+            )  # fmt: skip
+        )
     return height, width, int(frames)
 
 
 def _side(name: str, value, multiple: int) -> int:
     low, high = LIMITS["side"]
     if not isinstance(value, Integral) or isinstance(value, bool) or not low <= value <= high or value % multiple:
-        values = {"name": name, "multiple": multiple, "low": max(low, multiple), "high": f"{high:,}", "given": shown(value)}
+        values = {
+            "name": name, "multiple": multiple, "low": max(low, multiple), "high": f"{high:,}", "given": shown(value)
+        }
         words = "{name} must be a multiple of {multiple} from {low} to {high}; got {given}."
         if isinstance(value, Integral) and not isinstance(value, bool) and multiple <= value <= high:
             below = value // multiple * multiple
-            raise ValueError(notice("multiple_near", words + " The nearest are {below} and {above}.", **values, below=below,
-                                    above=below + multiple))
+            raise ValueError(
+                notice(
+                    "multiple_near", words + " The nearest are {below} and {above}.", **values, below=below,
+                    above=below + multiple,
+                )  # fmt: skip
+            )
         raise ValueError(notice("multiple", words, **values))
     return int(value)
 
@@ -274,7 +296,11 @@ def _calibration_warnings(calibration, steps: int, guidance: float) -> list[Noti
             "less certain.", calibrated=calibration.steps, steps=steps))
     # 0 stands for traces that did not say.
     if calibration.guidance not in (0.0, guidance):
-        said.append(notice(
-            "calibrated_guidance", "The predictor was calibrated at guidance {calibrated}; at {guidance} its errors are "
-            "less certain.", calibrated=f"{calibration.guidance:g}", guidance=f"{guidance:g}"))
+        said.append(
+            notice(
+                "calibrated_guidance",
+                "The predictor was calibrated at guidance {calibrated}; at {guidance} its errors are less certain.",
+                calibrated=f"{calibration.guidance:g}", guidance=f"{guidance:g}",
+            )  # fmt: skip
+        )
     return said

@@ -66,8 +66,9 @@ class Run:
     """
 
     def __init__(
-        self, owner, pipe, policy, calibration=None, *, probe=False, recorder=None, on_step=None, overrule=None, tracker=None
-    ):
+        self, owner, pipe, policy, calibration=None, *, probe=False, recorder=None, on_step=None, overrule=None,
+        tracker=None,
+    ):  # fmt: skip
         self.owner, self.policy, self.calibration, self.probe = owner, policy, calibration, probe
         self._recorder, self._on_step, self._overrule = recorder, on_step, overrule
         self._tracker = Tracker(pipe, owner.family) if tracker is None else tracker
@@ -239,7 +240,9 @@ def record(
         check_calibration(calibration)
     owner.check(policy)
     meta = _meta(pipe, owner, policy, calibration, probe)
-    run = Run(owner, pipe, policy, calibration, probe=probe, recorder=Recorder(meta), on_step=on_step, overrule=overrule)
+    run = Run(
+        owner, pipe, policy, calibration, probe=probe, recorder=Recorder(meta), on_step=on_step, overrule=overrule
+    )
     with owner.held():
         _ACTIVE.run = run
         try:

@@ -24,7 +24,7 @@ from kernels import PackedWeight, Workspace, concat_packed, pack_weight, quantiz
 
 PRECISIONS = ("nvfp4", "int8", "w4a16")
 WEIGHING = ("nvfp4", "w4a16")
-"""What weights follow from (`engine.probes.sensitive_lines`): a group at 4 bits, less what its packed weight does alone."""
+"""What weights follow from (`engine.probes.sensitive_lines`): a group at 4 bits, less its packed weight alone."""
 MOMENTS = 3
 
 
@@ -110,7 +110,8 @@ class Moments:
     def watched(self) -> Iterator[Callable[[Position, list[BlockDecision]], list[BlockDecision]]]:
         """Keep arguments of the calls made inside. Yields the `overrule` to record them with, which changes nothing."""
         handles = [
-            model.register_forward_pre_hook(self._keep, with_kwargs=True) for model in transformers_of(self._pipe).values()
+            model.register_forward_pre_hook(self._keep, with_kwargs=True)
+            for model in transformers_of(self._pipe).values()
         ]
         try:
             yield self._follow
@@ -124,7 +125,7 @@ class Moments:
         return {slot: self._spread.get(slot, first) for slot, first in self._first.items()}
 
     def evaluations(self, groups: Sequence) -> int:
-        """How many evaluations `output_errors` makes for these dynamic `engine.linear.Group`s at the default precisions."""
+        """How many evaluations `output_errors` makes for these dynamic `Group`s at the default precisions."""
         share = {slot: 1 + len(WEIGHING) * sum(group.model == slot for group in groups) for slot in self.taken}
         return sum(len(steps) * share[slot] for slot, steps in self.taken.items())
 
@@ -230,7 +231,9 @@ def rotation(pipe, call, steps: Sequence[int]) -> pd.DataFrame:
         weight = torch.cat([member.weight.detach() for member in members])
         sizes = [member.out_features for member in members]
         versions = {
-            rotated: concat_packed([pack_weight(member.weight.detach(), hadamard=None if rotated else 1) for member in members])
+            rotated: concat_packed(
+                [pack_weight(member.weight.detach(), hadamard=None if rotated else 1) for member in members]
+            )
             for rotated in (True, False)
         }
         for step, x in zip(sorted(set(steps)), inputs.get((block, name), [])):

@@ -50,9 +50,9 @@ class Policy:
     * tuned_steps: the number of steps that tdc_threshold was tuned at; None: not tuned.
 
     The default thresholds were measured on the embedded model at its 30 steps: there 0.092 is the smallest multiple of
-    0.002 with DMPQ alone under 6 bits (5.5); from 0.12 to 0.18 the skips rise from 37 to 47 % for 0.1 dB of PSNR to FP16
-    (2.0 dB to the same weights), with as many of 64 clips right as in FP16. What else was measured, and where these rules
-    lose: assets/quality/README.md.
+    0.002 with DMPQ alone under 6 bits (5.5); from 0.12 to 0.18 the skips rise from 37 to 47 % for 0.1 dB of PSNR to
+    FP16 (2.0 dB to the same weights), with as many of 64 clips right as in FP16. What else was measured, and where
+    these rules lose: assets/quality/README.md.
 
     Raises `PolicyError` (a ValueError) for a value out of range and for a field that there is not. Values are never
     clipped in silence.
@@ -81,8 +81,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         for name, choices in (
-            ("precision", PRECISION_CHOICES), ("gap", GAP_CHOICES), ("resume", RESUME_CHOICES), ("purify_to", PURIFY_CHOICES),
-            ("weighting", WEIGHTING_CHOICES),
+            ("precision", PRECISION_CHOICES), ("gap", GAP_CHOICES), ("resume", RESUME_CHOICES),
+            ("purify_to", PURIFY_CHOICES), ("weighting", WEIGHTING_CHOICES),
         ):  # fmt: skip
             _one_of(name, getattr(self, name), choices)
         for name in ("tdc", "pdr"):
@@ -175,7 +175,8 @@ PRESETS: Mapping[str, Policy] = {
     "int8_tdc": Policy(precision="int8", pdr=False),
 }
 """The paper's ablation and `dmpq_sensitive`, an extension of ours: `dmpq` weighed by measured sensitivity, with the
-threshold that gives 6.0 bits on the embedded model. `int8_tdc` is what a CPU or a card without FP4 tensor cores should use."""
+threshold that gives 6.0 bits on the embedded model. `int8_tdc` is what a CPU or a card without FP4 tensor cores should
+use."""
 
 BREAK_IT = Policy(precision="nvfp4", tdc_threshold=1.0, max_skips=6, pdr=False, warmup_steps=1, protect_last=0)
 """Loose reuse of noisy deltas, to see what the limits protect from. No preset: not for use."""
@@ -245,10 +246,14 @@ def warnings(policy: Policy, steps: int) -> list[Notice]:
                 "loose_reuse", "A reuse tolerance of {given} is more than twice the default {default}: expect smeared "
                 "or frozen motion.", given=f"{policy.tdc_threshold:g}", default=f"{tuned:g}"))
         if policy.warmup_steps < Policy.warmup_steps:
-            found.append(notice(
-                "warmup", "A warm-up of {given} is shorter than {least}: reuse in the first steps can smear the picture "
-                "or stop the motion, because there the whole layout is decided.",
-                given=policy.warmup_steps, least=Policy.warmup_steps))
+            found.append(
+                notice(
+                    "warmup",
+                    "A warm-up of {given} is shorter than {least}: reuse in the first steps can smear the picture "
+                    "or stop the motion, because there the whole layout is decided.",
+                    given=policy.warmup_steps, least=Policy.warmup_steps,
+                )  # fmt: skip
+            )
     if policy.pdr and "outlier_ratio" not in signals_needed(policy):
         idle, cause = "alarm_without_reuse", "reuse is off"
         if policy.tdc:

@@ -45,7 +45,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Step:
-    """One denoising step is over. step counts from 0; seconds_total is this run's own time, without waiting and previews.
+    """One denoising step is over. step counts from 0; seconds_total is this run's own time, no waiting, no previews.
 
     preview: the clean clip predicted so far, uint8 (F, h, w, 3), or None; blocks, layers: the trace rows of this step.
     """
@@ -66,7 +66,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Finished:
-    """The result. frames uint8 (F, H, W, 3) RGB; seconds by stage (encode, denoise, decode); memory in bytes by part."""
+    """The result. frames uint8 (F, H, W, 3) RGB; seconds by stage (encode, denoise, decode); memory, bytes by part."""
 
     frames: np.ndarray
     trace: Trace
@@ -215,7 +215,8 @@ class _Worker:
             torch.cuda.set_device(device)
             torch.cuda.reset_peak_memory_stats(device)
         with record(
-            self.pipe, self._request.policy, probe=self._probe, calibration=self._calibration, on_step=self._on_evaluation
+            self.pipe, self._request.policy, probe=self._probe, calibration=self._calibration,
+            on_step=self._on_evaluation,
         ) as run:
             _describe(run, self._request)
             try:
@@ -296,8 +297,9 @@ def _harmless(work, *arguments):
 
 def _describe(run, request: Request) -> None:
     run.describe(
-        guidance=request.guidance, seed=request.seed, prompt=request.prompt, negative_prompt=request.negative_prompt or "",
-        height=request.height, width=request.width, frames=request.frames, fps=request.fps,
+        guidance=request.guidance, seed=request.seed, prompt=request.prompt,
+        negative_prompt=request.negative_prompt or "", height=request.height, width=request.width,
+        frames=request.frames, fps=request.fps,
     )  # fmt: skip
 
 
@@ -331,8 +333,8 @@ def _said(error: BaseException) -> BaseException:
 
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         said = RuntimeError(
-            "The memory was not enough for this run; choose fewer frames, a smaller size, or a packed checkpoint of the model "
-            "(`python -m engine quantize`)."
+            "The memory was not enough for this run; choose fewer frames, a smaller size, or a packed checkpoint of "
+            "the model (`python -m engine quantize`)."
         )
         said.__cause__ = error
         return said

@@ -121,7 +121,9 @@ def paired(
 
 def reuse_gain(rows: pd.DataFrame, with_it: str = "sixbit", without: str = "dmpq_tdc") -> pd.DataFrame:
     """What the purified refresh buys at each τ: `with_it` minus `without` on the same prompts (see `paired`)."""
-    settings = sorted(set(rows.loc[rows["method"] == without, "setting"]), key=lambda text: json.loads(text)["tdc_threshold"])
+    settings = sorted(
+        set(rows.loc[rows["method"] == without, "setting"]), key=lambda text: json.loads(text)["tdc_threshold"]
+    )
     found = []
     for values in settings:
         both = rows[rows["method"].isin([with_it, without]) & (rows["setting"] == values)]

@@ -80,7 +80,9 @@ def _digest(blocks: pd.DataFrame, layers: pd.DataFrame, meta: bytes) -> bytes:
             if type_ is str:
                 values = "\0".join(table[name]).encode()
             elif type_ is list:
-                values = b"".join(b"-" if cell is None else np.asarray(cell, np.float64).tobytes() for cell in table[name])
+                values = b"".join(
+                    b"-" if cell is None else np.asarray(cell, np.float64).tobytes() for cell in table[name]
+                )
             else:
                 values = column(table[name].to_numpy(), type_).tobytes()
             digest.update(values)

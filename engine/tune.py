@@ -118,7 +118,9 @@ def candidates(
     steps = probes[0].meta.steps if steps is None else steps
     dynamic = base.precision == "dynamic"
     rows = []
-    for error_threshold, tdc_threshold in product(ERROR_THRESHOLDS if dynamic else (base.error_threshold,), TDC_THRESHOLDS):
+    for error_threshold, tdc_threshold in product(
+        ERROR_THRESHOLDS if dynamic else (base.error_threshold,), TDC_THRESHOLDS
+    ):
         reuse = tdc_threshold > 0
         policy = replace(
             base, error_threshold=error_threshold, tdc=reuse, pdr=base.pdr and reuse,
@@ -179,7 +181,9 @@ def tune(
         from engine.stream import Finished, Started, generate
 
         nonlocal asked
-        arguments = {"policy": policy, "steps": steps, "guidance": guidance, "seed": seed + index, "probe": probe, **inputs}
+        arguments = {
+            "policy": policy, "steps": steps, "guidance": guidance, "seed": seed + index, "probe": probe, **inputs
+        }
         for event in generate(pipe, prompt, previews=False, calibration=calibration, **arguments):
             if isinstance(event, Started):
                 asked = event.steps
@@ -223,7 +227,9 @@ def tune(
             break
         middle = (low + high) // 2
         policy = front["policy"][middle]
-        yield progress(f"Verifying reuse tolerance {policy.tdc_threshold:g}, 4-bit tolerance {policy.error_threshold:g}")
+        yield progress(
+            f"Verifying reuse tolerance {policy.tdc_threshold:g}, 4-bit tolerance {policy.error_threshold:g}"
+        )
         value, events = judge(policy)
         runs += len(prompts)
         reports = [event.report for event in events]

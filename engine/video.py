@@ -30,8 +30,8 @@ class VideoError(ValueError):
 def write_mp4(path: str | os.PathLike, frames: np.ndarray, fps: float) -> Path:
     """Write frames, uint8 (F, H, W, 3) RGB with even H and W, as an h264 mp4 of exactly F frames at `fps`.
 
-    Returns the path; the file appears whole or not at all. Raises VideoError for another shape, dtype or rate, and for a
-    place that cannot be written.
+    Returns the path; the file appears whole or not at all. Raises VideoError for another shape, dtype or rate, and for
+    a place that cannot be written.
     """
     frames = np.asarray(frames)
     if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8 or not frames.size:

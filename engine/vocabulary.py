@@ -121,10 +121,17 @@ WORDS = ("<pad>", "</s>", "<unk>", *dict.fromkeys(
      *(word for motion in MOTIONS for word in motion.split())]))
 
 EXAMPLE = "a large red circle moves right on a black background"
-KNOWN = ("This small model knows these words: sizes {sizes}; colours {colours}; shapes {shapes}; motions {motions}; "
-         "on a {backgrounds} background; in a {rooms} room.")
-LISTS = {name: ", ".join(words) for name, words in (("sizes", SIZES), ("colours", COLOURS), ("shapes", SHAPES),
-                                                    ("motions", MOTIONS), ("backgrounds", BACKGROUNDS), ("rooms", ROOMS))}
+KNOWN = (
+    "This small model knows these words: sizes {sizes}; colours {colours}; shapes {shapes}; motions {motions}; "
+    "on a {backgrounds} background; in a {rooms} room."
+)
+LISTS = {
+    name: ", ".join(words)
+    for name, words in (
+        ("sizes", SIZES), ("colours", COLOURS), ("shapes", SHAPES), ("motions", MOTIONS), ("backgrounds", BACKGROUNDS),
+        ("rooms", ROOMS),
+    )  # fmt: skip
+}
 
 
 def words_of(prompt: str) -> list[str]:
@@ -136,7 +143,9 @@ def parse(prompt: str) -> Scene:
     """Read a prompt. Raises ValueError with one sentence a person can act on."""
     words = words_of(prompt)
     if not words:
-        raise ValueError(notice("prompt_empty", 'The prompt is empty. Try "{example}". ' + KNOWN, example=EXAMPLE, **LISTS))
+        raise ValueError(
+            notice("prompt_empty", 'The prompt is empty. Try "{example}". ' + KNOWN, example=EXAMPLE, **LISTS)
+        )
     for word in words:
         if word not in WORDS[3:]:
             shown = word if len(word) <= 40 else word[:40] + "…"

@@ -87,7 +87,7 @@ def _shifts(motion: str, frames: int) -> np.ndarray:
 
 @functools.cache
 def _drawn(shape: str, size: str, motion: str, frames: int) -> np.ndarray:
-    """Conjugate spectra of the shape around the origin: complex64 (64, 33) if it keeps its outline, else (F, 64, 33)."""
+    """Conjugate spectra of the shape around the origin: complex64 (64, 33) if its outline stays, else (F, 64, 33)."""
     path = world.frame_poses(motion, frames)
     radius = world.SIZES[size] / CELL
     poses = [(round(pose.scale * radius, 3), round(pose.angle, 4)) for pose in path]

@@ -95,7 +95,12 @@ def _score(ticks: Mapping) -> float:
 def describe(frames: np.ndarray) -> tuple[str | None, tuple[Seen, ...]]:
     """The place and the objects in frames uint8 (F, 128, 128, 3), without knowing the prompt."""
     frames = np.asarray(frames)
-    if frames.ndim != 4 or frames.shape[1:] != (world.SIZE, world.SIZE, 3) or frames.dtype != np.uint8 or len(frames) < 5:
+    if (
+        frames.ndim != 4
+        or frames.shape[1:] != (world.SIZE, world.SIZE, 3)
+        or frames.dtype != np.uint8
+        or len(frames) < 5
+    ):
         raise ValueError(
             f"Reading a scene expects uint8 frames (at least 5, {world.SIZE}, {world.SIZE}, 3), "
             f"got {frames.dtype} {frames.shape}."

@@ -36,7 +36,9 @@ def outline(shape: str) -> list[np.ndarray]:
     if shape == "cross":
         arm = world.CROSS_ARM
         quarter = [(-arm, -1.0), (arm, -1.0), (arm, -arm)]
-        turns = [np.array([(math.cos(a), -math.sin(a)), (math.sin(a), math.cos(a))]) for a in np.radians([0, 90, 180, 270])]
+        turns = [
+            np.array([(math.cos(a), -math.sin(a)), (math.sin(a), math.cos(a))]) for a in np.radians([0, 90, 180, 270])
+        ]
         return [np.concatenate([np.array(quarter) @ turned.T for turned in turns])]
     if shape == "star":
         corners = np.radians(np.arange(10) * 36 - 90)
@@ -56,7 +58,7 @@ def unit_area(shape: str) -> float:
 
 
 def draw(shape: str, cells: int, radius: float, angle: float = 0.0) -> np.ndarray:
-    """Coverage in [0, 1], float32 (cells, cells), of a shape in the middle; radius in cells, angle clockwise in radians."""
+    """Coverage of a shape in the middle: float32 (cells, cells) in [0, 1]. radius: cells, angle: clockwise radians."""
     import cv2
 
     turn = np.array([(math.cos(angle), -math.sin(angle)), (math.sin(angle), math.cos(angle))])

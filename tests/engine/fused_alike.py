@@ -42,8 +42,8 @@ def check_alike(name: str, ours, plain) -> None:
 
 
 def check_declines_a_hook(taken: list[bool]):
-    """A hook inside the first block keeps that block, and no other, on the plain path. taken: whether each block call was
-    fused, as it comes. Returns the pipeline, which follows `w4a8`."""
+    """A hook inside the first block keeps that block, and no other, on the plain path. taken: whether each block call
+    was fused, as it comes. Returns the pipeline, which follows `w4a8`."""
     pipe = pipelines.cogvideox(dtype=torch.float32)
     attach(pipe, PRESETS["w4a8"])
     hook = pipe.transformer.transformer_blocks[0].ff.net[2].register_forward_hook(lambda *_: None)

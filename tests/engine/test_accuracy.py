@@ -12,7 +12,9 @@ def rows(method, right):
 
 
 def test_pairs_are_counted_both_ways():
-    table = accuracy.against(pd.DataFrame(rows("fp16", [1, 1, 1, 0]) + rows("dmpq", [1, 0, 0, 1]) + rows("w4a8", [1, 1])))
+    table = accuracy.against(
+        pd.DataFrame(rows("fp16", [1, 1, 1, 0]) + rows("dmpq", [1, 0, 0, 1]) + rows("w4a8", [1, 1]))
+    )
     dmpq, w4a8 = (table[table["method"] == name].iloc[0] for name in ("dmpq", "w4a8"))
     assert (dmpq["prompts"], dmpq["gained"], dmpq["lost"], dmpq["change"]) == (4, 1, 2, -0.25)
     assert (dmpq["right"], dmpq["right_base"]) == (0.5, 0.75) and dmpq["low"] < -0.25 < dmpq["high"]

@@ -88,7 +88,9 @@ def test_kernels_are_sorted_by_name(name, kind):
 def test_rows_are_on_disk_as_they_come(small, tmp_path, capsys, monkeypatch):
     out, seen = tmp_path / "table.csv", []
     stock = cli_bench._line
-    monkeypatch.setattr(cli_bench, "_line", lambda row: seen.append(out.exists() and len(pd.read_csv(out))) or stock(row))
+    monkeypatch.setattr(
+        cli_bench, "_line", lambda row: seen.append(out.exists() and len(pd.read_csv(out))) or stock(row)
+    )
     common = ["--layers", "2", "--steps", "4", "--device", "cpu", "--no-profile", "--out", str(out)]
     assert main(["bench", "--methods", "w4a8", "int8_tdc", *common]) == 0
     assert seen == [False, 1] and "a step" in capsys.readouterr().out

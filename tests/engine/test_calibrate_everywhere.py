@@ -16,7 +16,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def settings(pipe):
     arguments = pipelines.arguments(pipe)
-    return {name: value for name, value in arguments.items() if name not in ("prompt", "generator", "num_inference_steps")}
+    return {
+        name: value for name, value in arguments.items() if name not in ("prompt", "generator", "num_inference_steps")
+    }
 
 
 @pytest.mark.parametrize("variant", [name for name in pipelines.VARIANTS if "i2v" in name or "v2v" in name])

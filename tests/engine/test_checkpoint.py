@@ -53,7 +53,9 @@ def test_it_is_smaller_and_holds_no_16_bit_linear(packed):
     sizes = [sum(f.stat().st_size for f in path.glob("transformer/*.safetensors")) for path in packed]
     # 4.5 of 16 bits in the linears; embeddings and norms, a good part of so small a model, stay.
     assert sizes[1] < 0.75 * sizes[0]
-    stored = {name: value for f in (folder / "transformer").glob("*.safetensors") for name, value in load_file(f).items()}
+    stored = {
+        name: value for f in (folder / "transformer").glob("*.safetensors") for name, value in load_file(f).items()
+    }
     assert not any("to_q.weight" in name or "ff" in name and name.endswith("weight") for name in stored)
     assert all(f.stat().st_size < 1_100_000 for f in (folder / "transformer").glob("*.safetensors"))
 

@@ -84,7 +84,9 @@ def test_lines_and_tolerances_fit_the_steps_that_were_asked_for_though_strength_
     assert "at 5 steps" in capsys.readouterr().out and Calibration.load(tmp_path / "lines.json").steps == 5
     assert command(here, "tune", "clip", "--policy", "tdc", "--out", tmp_path / "policy.json", *clip) == 0
     assert Policy.load(tmp_path / "policy.json").tuned_steps == 5
-    told = [*clip, "--set", "tuned_steps=5", "--calibration", tmp_path / "lines.json", "--trace", tmp_path / "run.parquet"]
+    told = [
+        *clip, "--set", "tuned_steps=5", "--calibration", tmp_path / "lines.json", "--trace", tmp_path / "run.parquet"
+    ]
     assert command(here, "generate", "clip", "--policy", "sixbit", "--out", tmp_path / "a.mp4", *told) == 0
     said = capsys.readouterr().err
     assert "calibrated at" not in said and "tuned at" not in said
@@ -107,7 +109,10 @@ def test_tune_searches_from_it(here, tmp_path):
         ("text", ["--video", "clip.mp4"], "CogVideoXPipeline starts from text alone; leave --video out."),
         ("picture", ["--image", "none.png"], "Expected a picture at 'none.png', but there is no such file"),
         ("picture", ["--image", "text"], "Expected a picture at 'text', but that is a folder; give the file itself."),
-        ("picture", ["--image", "text.png"], "'text.png' is no picture that can be read; give a PNG, JPEG or WebP file."),
+        (
+            "picture", ["--image", "text.png"],
+            "'text.png' is no picture that can be read; give a PNG, JPEG or WebP file.",
+        ),  # fmt: skip
         ("picture", ["--image", "clip.mp4"], "'clip.mp4' is no picture that can be read"),
         ("clip", ["--video", "none.mp4"], "Expected a video at 'none.mp4', but there is no such file"),
         ("clip", ["--video", "text"], "Expected a video at 'text', but that is a folder; give the file itself."),

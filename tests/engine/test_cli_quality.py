@@ -65,7 +65,9 @@ def test_from_probes_to_tables(folder, tmp_path, capsys):
     ],
 )
 def test_mistakes_are_one_sentence(arguments, sentence, folder, tmp_path, capsys):
-    code = main(["frontier", "--model", str(folder), "--out", str(tmp_path / "f.parquet"), "--prompts", "1", *arguments])
+    code = main(
+        ["frontier", "--model", str(folder), "--out", str(tmp_path / "f.parquet"), "--prompts", "1", *arguments]
+    )
     assert code in (1, 2) and sentence in capsys.readouterr().err
 
 

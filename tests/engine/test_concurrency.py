@@ -83,7 +83,9 @@ def test_prompts_are_encoded_one_at_a_time(pipe, monkeypatch):
 
     monkeypatch.setattr(type(pipe), "encode_prompt", watched)
     others = [shell(pipe) for _ in range(3)]
-    threads = [threading.Thread(target=pipelines.latents, args=(other,), kwargs={"num_inference_steps": 1}) for other in others]
+    threads = [
+        threading.Thread(target=pipelines.latents, args=(other,), kwargs={"num_inference_steps": 1}) for other in others
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -12,7 +12,9 @@ from engine import dealing, shelf, sweep
 
 
 def parts(count=4):
-    return [[sweep.Task("dmpq", "{}", f"prompt {n}", seed, 30, 5.0, "weights") for seed in range(2)] for n in range(count)]
+    return [
+        [sweep.Task("dmpq", "{}", f"prompt {n}", seed, 30, 5.0, "weights") for seed in range(2)] for n in range(count)
+    ]
 
 
 def test_a_part_belongs_to_one_until_it_is_done(tmp_path):
@@ -41,7 +43,9 @@ def test_processes_share_the_list_without_overlap(tmp_path):
         worker.start()
     for worker in workers:
         worker.join(30)
-    keys = [key for n in range(3) if (tmp_path / f"{n}.jsonl").exists() for key in sweep.keys_in(tmp_path / f"{n}.jsonl")]
+    keys = [
+        key for n in range(3) if (tmp_path / f"{n}.jsonl").exists() for key in sweep.keys_in(tmp_path / f"{n}.jsonl")
+    ]
     assert len(keys) == len(set(keys)) == 24
 
 

@@ -28,7 +28,9 @@ class Scarce:
 
 
 def finished(pipe):
-    events = list(generate(pipe, "a cat", policy=PRESETS["w4a8"], steps=2, seed=0, frames=9, height=32, width=32, previews=False))
+    events = list(
+        generate(pipe, "a cat", policy=PRESETS["w4a8"], steps=2, seed=0, frames=9, height=32, width=32, previews=False)
+    )
     assert isinstance(events[-1], Finished)
     return events[-1].frames
 

@@ -56,7 +56,10 @@ def test_a_checkpoint_with_a_packed_encoder(tmp_path):
     pipe.to(torch.bfloat16)
     pipe.save_pretrained(tmp_path / "source")
     quantize(tmp_path / "source", tmp_path / "packed", text_encoder="w4a16")
-    sizes = [sum(f.stat().st_size for f in (tmp_path / of / "text_encoder").glob("*.safetensors")) for of in ("source", "packed")]
+    sizes = [
+        sum(f.stat().st_size for f in (tmp_path / of / "text_encoder").glob("*.safetensors"))
+        for of in ("source", "packed")
+    ]
     assert sizes[1] < 0.75 * sizes[0]
     loaded = load(tmp_path / "packed", device="cpu", dtype="float32")
     stock = load(tmp_path / "source", device="cpu", dtype="float32")

@@ -58,7 +58,9 @@ def test_reading_is_bounded(tmp_path):
         read_text(tmp_path / "big.json", "a policy", limit=100)
     with pytest.raises(ValueError, match="no such file"):
         read_text(tmp_path / "none.json", "a policy")
-    with pytest.raises(ValueError, match=f"Expected a policy at '{tmp_path.name}', but that is a folder; give the file itself"):
+    with pytest.raises(
+        ValueError, match=f"Expected a policy at '{tmp_path.name}', but that is a folder; give the file itself"
+    ):
         read_text(tmp_path, "a policy")
     with pytest.raises(ValueError, match="Expected a policy at '.', but that is a folder"):
         read_text(".", "a policy")

@@ -71,7 +71,9 @@ def check(found, compiled):
     from tests.kernels.launches import told
 
     missing = {name: sorted(map(told, launches - compiled)) for name, launches in found.items() if launches - compiled}
-    assert not missing, "\n".join(f"{name} would compile {launch}" for name, all_of in missing.items() for launch in all_of)
+    assert not missing, "\n".join(
+        f"{name} would compile {launch}" for name, all_of in missing.items() for launch in all_of
+    )
 
 
 @triton
@@ -134,7 +136,9 @@ def test_the_tokens_it_expects_are_those_of_a_call_at_the_models_own_size(build)
     hook = block.register_forward_pre_hook(look, with_kwargs=True)
     size = dict.fromkeys(("height", "width"), None) if build is not pipelines.wan else {"height": 480, "width": 832}
     with pytest.raises(Enough):
-        pipelines.latents(pipe, num_frames=81 if build is pipelines.wan else pipe.transformer.config.sample_frames, **size)
+        pipelines.latents(
+            pipe, num_frames=81 if build is pipelines.wan else pipe.transformer.config.sample_frames, **size
+        )
     hook.remove()
     expected = first_use.block_of(handle)
     assert {shape[1] for shape in seen} == set(expected.streams) and len(seen) == len(expected.streams)

@@ -53,7 +53,9 @@ def test_every_first_setting_of_the_frontier_runs(bench):
     # The packed weights against themselves, and 8-bit activations against them: closer than to other weights.
     assert rows["w4a16"]["psnr_same_weights"] == math.inf
     assert math.inf > rows["w4a8"]["psnr_same_weights"] > rows["w4a8"]["psnr"]
-    assert rows["tdc"]["psnr_same_weights"] == rows["tdc"]["psnr"] and "psnr_same_weights" not in rows["smoothquant_w8a8"]
+    assert (
+        rows["tdc"]["psnr_same_weights"] == rows["tdc"]["psnr"] and "psnr_same_weights" not in rows["smoothquant_w8a8"]
+    )
     assert rows["w4a8_first_block_cache"]["bits_computed"] == 8
     for name in ("dmpq_sensitive", "static_sensitive"):
         assert Policy.from_json(rows[name]["policy"]).weighting == "sensitivity"
@@ -161,7 +163,9 @@ def test_a_first_block_cache_on_packed_weights_that_never_fires_is_our_w4a8(benc
         theirs = bench.latents(bench.pipe, prompt, seed)
     _, ours = bench.trace(methods.policy_of("w4a8", {}), prompt, seed)
     assert usage.skipped == 0 and torch.equal(theirs, ours)
-    assert torch.equal(bench.latents(bench.pipe, prompt, seed), bench.trace(methods.policy_of("fp16", {}), prompt, seed)[1])
+    assert torch.equal(
+        bench.latents(bench.pipe, prompt, seed), bench.trace(methods.policy_of("fp16", {}), prompt, seed)[1]
+    )
 
 
 def test_the_order_is_fair_wherever_it_is_cut():
@@ -173,7 +177,8 @@ def test_the_order_is_fair_wherever_it_is_cut():
         "agreement": lab_tasks.agreement_tasks(2, 1, *common),
     }
     order = [(task.method, task.seed) for task in lab_tasks.ordered(grids, 2)]
-    assert [method for method, _ in order] == ["fp16", "w4a8"] * 2 + ["agreement"] * 2 + ["fp16", "w4a8"] * 2 + ["tdc"] * 4
+    mixed = ["fp16", "w4a8"] * 2
+    assert [method for method, _ in order] == [*mixed, *["agreement"] * 2, *mixed, *["tdc"] * 4]
     assert len(order) == len(set(order)) + 1  # two policies of one prompt
     # What two grids have in common is run once, with the earlier; 16-bit weights apart from packed ones.
     grids = {"frontier": grids["frontier"], "brief": methods.tasks({"w4a8": ({},)}, pairs, *common)}

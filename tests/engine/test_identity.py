@@ -46,7 +46,10 @@ def test_a_packed_folder_has_the_hash_of_what_it_was_packed_from(folder, tmp_pat
 @pytest.mark.parametrize(
     "calibration, sentence",
     [
-        (Calibration("0" * 16, 4, 3.0, LINES), "'lines.json' was fitted on other weights (0000000000000000) than this model's"),
+        (
+            Calibration("0" * 16, 4, 3.0, LINES),
+            "'lines.json' was fitted on other weights (0000000000000000) than this model's",
+        ),
         (Calibration("0" * 16, 4, 3.0), "'lines.json' holds no lines"),
         (None, "Expected a calibration file at 'lines.json', but there is no such file"),
     ],

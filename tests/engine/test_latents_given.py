@@ -34,7 +34,9 @@ def test_what_fits_decides_the_clip_whatever_the_seed(pipe):
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_one_sentence(pipe, latents, came):
-    with pytest.raises(ValueError, match=r"Expected latents as a tensor of shape \(1, 3, 8, 4, 4\) and dtype float32 .*; got " + came):
+    with pytest.raises(
+        ValueError, match=r"Expected latents as a tensor of shape \(1, 3, 8, 4, 4\) and dtype float32 .*; got " + came
+    ):
         run(pipe, latents)
 
 
@@ -43,5 +45,8 @@ def test_wan_has_its_channels_first():
     attach(pipe)
     with pytest.raises(ValueError, match="Expected latents as a tensor of shape .* a floating dtype"):
         run(pipe, GOOD)
-    shape = (1, pipe.transformer.config.out_channels, 3, 32 // pipe.vae_scale_factor_spatial, 32 // pipe.vae_scale_factor_spatial)
+    shape = (
+        1, pipe.transformer.config.out_channels, 3, 32 // pipe.vae_scale_factor_spatial,
+        32 // pipe.vae_scale_factor_spatial,
+    )  # fmt: skip
     assert len(run(pipe, torch.randn(shape, generator=torch.Generator().manual_seed(3)))) == 9

@@ -42,7 +42,9 @@ def test_every_setting_of_ours_is_a_policy(grid):
 
 @pytest.mark.parametrize("part", [methods.BRIEF, methods.ACCURACY])
 def test_what_runs_first_and_what_runs_on_more_prompts_are_parts_of_the_published_sweep(part):
-    pairs = {(n, str(v)) for grid in (methods.FRONTIER, methods.EXTENDED) for n, settings in grid.items() for v in settings}
+    pairs = {
+        (n, str(v)) for grid in (methods.FRONTIER, methods.EXTENDED) for n, settings in grid.items() for v in settings
+    }
     assert {(name, str(values)) for name, settings in part.items() for values in settings} <= pairs
 
 
@@ -54,7 +56,9 @@ def test_rows_that_are_stored_keep_their_keys():
     assert set(agreed["key"]) == {task.key for task in lab_tasks.agreement_tasks(50, 8, 30, 3.0, model, repeats=2)}
     swept = pd.read_parquet(folder / "frontier.parquet", columns=["key"])
     pairs = methods.prompts(64)
-    assert set(swept["key"]) <= {task.key for grid in methods.GRIDS.values() for task in methods.tasks(grid, pairs, 30, 3.0, model)}
+    assert set(swept["key"]) <= {
+        task.key for grid in methods.GRIDS.values() for task in methods.tasks(grid, pairs, 30, 3.0, model)
+    }
 
 
 def test_methods_by_sensitivity_weigh():

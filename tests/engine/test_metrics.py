@@ -15,7 +15,8 @@ def texture(seed=0, size=64):
 
 
 def sliding(frames=6, step=2):
-    return np.stack([np.roll(texture(size=96), step * index, 1)[16:80, 16:80] for index in range(frames)]).astype(np.uint8)
+    rolled = [np.roll(texture(size=96), step * index, 1)[16:80, 16:80] for index in range(frames)]
+    return np.stack(rolled).astype(np.uint8)
 
 
 def test_psnr_by_hand_and_for_equal_clips():

@@ -34,7 +34,9 @@ def between(change, step=1):
 
 
 @pytest.mark.parametrize("variant", ["cogvideox", "wan 2.1", "wan v2v"])
-@pytest.mark.parametrize("before, after", [(LOOSE, PRESETS["w4a16"]), (None, LOOSE), (LOOSE, None), (LOOSE, PRESETS["fp16"])])
+@pytest.mark.parametrize(
+    "before, after", [(LOOSE, PRESETS["w4a16"]), (None, LOOSE), (LOOSE, None), (LOOSE, PRESETS["fp16"])]
+)
 def test_a_policy_that_is_set_between_steps_waits_for_the_next_call(variant, before, after):
     make = pipelines.VARIANTS[variant]
     pipe = make()
@@ -66,7 +68,11 @@ def test_a_calibration_that_is_set_between_steps_waits_for_the_next_call():
     policy = replace(PRESETS["dmpq"], error_threshold=0.5)
     pipe = pipelines.cogvideox()
     handle = attach(pipe, policy=policy)
-    rows = {("transformer", block, name): Coefficient(0.0, 0.1, 0.0, 8) for block in range(2) for name in handle.family.groups}
+    rows = {
+        ("transformer", block, name): Coefficient(0.0, 0.1, 0.0, 8)
+        for block in range(2)
+        for name in handle.family.groups
+    }
     change = between(lambda: setattr(handle, "calibration", Calibration(handle.model_hash, 5, 5.0, rows)))
     during = pipelines.latents(pipe, callback_on_step_end=change)
     assert torch.equal(during, calls(pipelines.cogvideox, policy))

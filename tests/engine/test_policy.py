@@ -312,7 +312,9 @@ def test_presets_are_the_papers_ablation_and_one_of_ours():
     assert Policy.preset("sixbit") == Policy() and preset_name(Policy()) == "sixbit"
     assert preset_name(Policy(max_skips=1)) is None
     assert Policy.preset("fp16").precision == "stock" and not Policy.preset("fp16").tdc
-    assert [name for name, p in PRESETS.items() if needs_calibration(p)] == ["dmpq", "dmpq_sensitive", "dmpq_tdc", "sixbit"]
+    assert [name for name, p in PRESETS.items() if needs_calibration(p)] == [
+        "dmpq", "dmpq_sensitive", "dmpq_tdc", "sixbit"
+    ]
     with pytest.raises(PolicyError, match="preset must be one of 'fp16', .*'int8_tdc'; got 'sixbits'"):
         Policy.preset("sixbits")
 
@@ -392,9 +394,13 @@ def test_json_from_strangers(tmp_path):
     assert Policy.from_json(json.dumps(older)) == Policy()
 
 
-@pytest.mark.parametrize("make", [lambda **fields: Policy(**fields), lambda **fields: dataclasses.replace(Policy(), **fields)])
+@pytest.mark.parametrize(
+    "make", [lambda **fields: Policy(**fields), lambda **fields: dataclasses.replace(Policy(), **fields)]
+)
 def test_a_field_that_there_is_not_is_one_sentence_with_the_nearest(make):
-    with pytest.raises(PolicyError, match=r"^A policy has no field 'tdc_treshold' \(perhaps tdc_threshold\); its fields are err"):
+    with pytest.raises(
+        PolicyError, match=r"^A policy has no field 'tdc_treshold' \(perhaps tdc_threshold\); its fields are err"
+    ):
         make(tdc_treshold=0.1)
     assert make(max_skips=1) == pickle.loads(pickle.dumps(Policy(max_skips=1))) == copy.copy(Policy(max_skips=1))
 

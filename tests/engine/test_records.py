@@ -94,7 +94,8 @@ def test_a_false_calibration_gets_one_sentence(fitted, change, said):
     "change",
     [
         {"alpha": float("nan")}, {"block": -1}, {"samples": 1.5}, {"group": 7}, {"odd": 1}, {"beta": "0.1"},
-        {"weight": 0}, {"weight": -1.0}, {"weight": float("inf")}, {"weight": float("nan")}, {"weight": None}, {"weight": True},
+        {"weight": 0}, {"weight": -1.0}, {"weight": float("inf")}, {"weight": float("nan")}, {"weight": None},
+        {"weight": True},
     ],  # fmt: skip
 )
 def test_a_false_row_gets_one_sentence(fitted, change):

@@ -102,7 +102,9 @@ def test_exact_after_a_file(tmp_path):
 
 
 def test_weights_move_decisions_but_not_predictions_and_replay_exactly():
-    probe, plain, weighing = probe_trace(), Policy(tdc=False), Policy(tdc=False, weighting="sensitivity", error_threshold=0.12)
+    probe, plain, weighing = (
+        probe_trace(), Policy(tdc=False), Policy(tdc=False, weighting="sensitivity", error_threshold=0.12)
+    )
     a, b = (replay(probe, replace(policy, error_threshold=0.12)) for policy in (plain, weighing))
     pd.testing.assert_series_equal(a.layers["predicted_error"], b.layers["predicted_error"])
     weight = np.array([probe.meta.calibration.rows[key].weight

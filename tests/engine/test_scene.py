@@ -50,7 +50,12 @@ def test_blur_and_noise_of_a_decoder_are_survived():
     scenes = random_scenes(4, "plain", 1, seed=2)
     noise = np.random.default_rng(0)
     clips = [
-        np.stack([cv2.GaussianBlur(frame, (0, 0), 1.0) + noise.normal(0, 3, frame.shape) for frame in clip.astype(np.float32)])
+        np.stack(
+            [
+                cv2.GaussianBlur(frame, (0, 0), 1.0) + noise.normal(0, 3, frame.shape)
+                for frame in clip.astype(np.float32)
+            ]
+        )
         for clip in drawn(scenes)
     ]
     clips = [clip.clip(0, 255).astype(np.uint8) for clip in clips]

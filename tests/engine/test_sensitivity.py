@@ -26,6 +26,8 @@ def test_rotation_is_measured_with_weights_packed_for_it(pipe):
     with torch.no_grad():
         pipe.transformer.transformer_blocks[1].norm1.norm.weight[:6] *= 40
     table = sensitivity.rotation(pipe, lambda: pipelines.latents(pipe, num_inference_steps=3), [1])
-    error = table.query("block == 1 and layer == 'qkv' and quantized == 'activations'").set_index(["precision", "rotated"])
+    error = table.query("block == 1 and layer == 'qkv' and quantized == 'activations'").set_index(
+        ["precision", "rotated"]
+    )
     assert error.loc[("int8", True), "error"] < error.loc[("int8", False), "error"]
     assert set(table["quantized"]) == {"activations", "weights", "both"} and len(table) == 2 * 4 * 2 * 5

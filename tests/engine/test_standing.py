@@ -36,7 +36,9 @@ def test_methods_that_never_cost_the_same_are_not_compared():
 
 
 def test_runs_of_different_devices_are_never_paired():
-    here, there = (pd.DataFrame(rows(name, [0.3])).assign(device=device) for name, device in (("a", "cpu"), ("b", "cuda")))
+    here, there = (
+        pd.DataFrame(rows(name, [0.3])).assign(device=device) for name, device in (("a", "cpu"), ("b", "cuda"))
+    )
     assert standing(pd.concat([here, there]), [("a", "b", "skipped")]).empty
     both = pd.concat([here, there, there.assign(device="cpu", psnr=there["psnr"] - 2.0)])
     assert standing(both, [("a", "b", "skipped")])["gain"].tolist() == pytest.approx([2.0, 2.0])

@@ -20,5 +20,6 @@ def test_a_stop_before_the_first_step_is_a_cancelled_run():
         seen.append(event)
         stop.set()
     assert [type(event) for event in seen] == [Started, Cancelled]
-    assert (seen[1].step, seen[1].steps) == (0, 3) and len(seen[1].trace.blocks) == 0 and seen[1].trace.report.layer_calls == 0
+    assert (seen[1].step, seen[1].steps) == (0, 3)
+    assert len(seen[1].trace.blocks) == 0 and seen[1].trace.report.layer_calls == 0
     assert not [thread for thread in threading.enumerate() if thread.name == "sixbit-run"]

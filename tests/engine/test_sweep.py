@@ -8,7 +8,8 @@ from engine import sweep
 
 def tasks(count=6):
     return [
-        sweep.Task("dmpq", sweep.setting(error_threshold=0.1), f"prompt {n}", n, 30, 5.0, "weights") for n in range(count)
+        sweep.Task("dmpq", sweep.setting(error_threshold=0.1), f"prompt {n}", n, 30, 5.0, "weights")
+        for n in range(count)
     ]
 
 
@@ -69,7 +70,9 @@ def test_what_is_not_ready_waits_for_the_rest_and_is_left_for_later(tmp_path):
             there.add(1)
         return {"psnr": 1.0}
 
-    added = sweep.run(tasks(5), store, execute, ready=lambda task: task.seed != 2 and (task.seed != 1 or 1 in there), patience=0.0)
+    added = sweep.run(
+        tasks(5), store, execute, ready=lambda task: task.seed != 2 and (task.seed != 1 or 1 in there), patience=0.0
+    )
     assert (order, added) == ([0, 3, 1, 4], 4)
     assert sweep.run(tasks(5), store, execute) == 1 and order[-1] == 2
 

@@ -36,11 +36,14 @@ def test_a_fit_for_other_steps_or_another_guidance_is_said():
     fitted = Calibration("abc", 30, 6.0, FITTED)
     assert _calibration_warnings(fitted, 30, 6.0) == []
     assert [notice.key for notice in _calibration_warnings(fitted, 30, 3.0)] == ["calibrated_guidance"]
-    assert [notice.key for notice in _calibration_warnings(fitted, 20, 3.0)] == ["calibrated_steps", "calibrated_guidance"]
+    said = [notice.key for notice in _calibration_warnings(fitted, 20, 3.0)]
+    assert said == ["calibrated_steps", "calibrated_guidance"]
     assert _calibration_warnings(replace(fitted, guidance=0.0), 30, 3.0) == []
 
 
-@pytest.mark.parametrize(("dtype", "said"), [(torch.float32, "in float32: check what goes in"), (torch.float16, "overflowed")])
+@pytest.mark.parametrize(
+    ("dtype", "said"), [(torch.float32, "in float32: check what goes in"), (torch.float16, "overflowed")]
+)
 def test_broken_numbers_are_told_with_the_dtype_they_broke_in(dtype, said, one_thread):
     pipe = pipelines.cogvideox(layers=1, dtype=dtype)
     attach(pipe)
@@ -72,7 +75,9 @@ def test_no_skips_because_none_are_allowed_is_said(folder, tmp_path, capsys, one
     assert "0 blocks skipped, no gain: max_skips is 0." in capsys.readouterr().out
 
 
-def test_tuning_keeps_the_fit_and_asks_for_prompts_that_the_model_knows(folder, tmp_path, capsys, monkeypatch, one_thread):
+def test_tuning_keeps_the_fit_and_asks_for_prompts_that_the_model_knows(
+    folder, tmp_path, capsys, monkeypatch, one_thread
+):
     from engine import tune
     from engine.calibrate import find_calibration
     from engine.identity import model_hash

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def settings(pipe):
     arguments = pipelines.arguments(pipe)
-    return {name: value for name, value in arguments.items() if name not in ("prompt", "generator", "num_inference_steps")}
+    return {
+        name: value for name, value in arguments.items() if name not in ("prompt", "generator", "num_inference_steps")
+    }
 
 
 def watched(pipe, **changes):
@@ -95,7 +97,10 @@ def test_weights_stay_when_lines_are_fitted_anew(tmp_path):
 
 def test_the_command_measures_weights_and_says_how_long(tmp_path, capsys):
     pipelines.cogvideox(layers=1).save_pretrained(tmp_path / "model")
-    given = ["calibrate", "--model", str(tmp_path / "model"), "--device", "cpu", "--prompt", pipelines.PROMPT, "--steps", "3"]
+    given = [
+        "calibrate", "--model", str(tmp_path / "model"), "--device", "cpu", "--prompt", pipelines.PROMPT,
+        "--steps", "3",
+    ]  # fmt: skip
     assert main([*given, "--sensitivity", "--out", str(tmp_path / "c.json")]) == 0
     told = capsys.readouterr()
     assert "up to 27 evaluations of the transformer, the work of 9 videos of 3 steps." in told.err
