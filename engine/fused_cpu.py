@@ -2,8 +2,8 @@
 
 As in `engine.fused`, whose arithmetic and decisions these are; but a CPU's passes are not a card's. A product's sums go
 straight to the pass that reads them, the gated residual and the LayerNorm after it are one pass, nothing is cut into
-samples, and PDR's verdict is a branch on the spot. A group in INT8 gets codes from the pass before; any other precision
-gets the float32 values and multiplies as the plain path does.
+samples, and PDR's verdict is a branch on the spot. A group in INT8 or NVFP4 gets its quantized input from the pass
+before; W4A16 gets the values and multiplies as the plain path does.
 """
 
 from __future__ import annotations
@@ -40,46 +40,45 @@ def cogvideox_block(evaluation, module, groups, hidden_states, encoder_hidden_st
     """
     video, text = hidden_states.contiguous(), encoder_hidden_states.contiguous()
     samples, plain, dtype, attention = len(video), text.shape[1], video.dtype, module.attn1
-    work = _Products(evaluation, samples, dtype)
+    work = _Products(evaluation, samples)
 
     first = _norm(module.norm1, temb, groups["qkv"])
-    product = work(groups["qkv"], lambda quantize: cpu_fused.streams(text, video, first, quantize)[0])
+    product = work(groups["qkv"], lambda precision: cpu_fused.streams(text, video, first, precision)[0])
     norms = attention.norm_q, attention.norm_k
     affine = torch.stack([part.detach().float() for norm in norms for part in (norm.weight, norm.bias)])
     heads = cpu_fused.split_heads(
         product, samples, attention.heads, affine, attention.norm_q.eps, image_rotary_emb, plain, dtype
     )
     mixed = torch.nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(0, 1).flatten(1)
-    update = work(groups["out"], lambda quantize: _as_made(mixed, quantize, groups["out"].packed.hadamard))
+    update = work(groups["out"], lambda precision: _as_made(mixed, precision, groups["out"].packed.hadamard))
 
     second = _norm(module.norm2, temb, groups["up"])
-    quantize = evaluation.planned(groups["up"]).precision == "int8"
-    made, text, video = cpu_fused.streams(text, video, second, quantize, update, first.modulation)
+    planned = evaluation.planned(groups["up"]).precision
+    made, text, video = cpu_fused.streams(text, video, second, planned, update, first.modulation)
 
-    def again(quantize: bool) -> Made:
-        return cpu_fused.streams(text, video, second, quantize)[0]
+    def again(precision: str) -> Made:
+        return cpu_fused.streams(text, video, second, precision)[0]
 
     product = work(groups["up"], again, made)
-    update = work(
-        groups["down"], lambda quantize: cpu_fused.activated(product, groups["down"].packed.hadamard, quantize)
-    )
-    _, text, video = cpu_fused.streams(text, video, None, True, update, second.modulation)
+    block = groups["down"].packed.hadamard
+    update = work(groups["down"], lambda precision: cpu_fused.activated(product, block, precision, dtype))
+    _, text, video = cpu_fused.streams(text, video, None, update=update, gates=second.modulation)
     return video, text
 
 
 class _Products:
     """Products of a block's groups in the precision decided for each."""
 
-    def __init__(self, evaluation, samples: int, dtype: torch.dtype):
-        self._evaluation, self._samples, self._dtype = evaluation, samples, dtype
+    def __init__(self, evaluation, samples: int):
+        self._evaluation, self._samples = evaluation, samples
 
     def __call__(self, group, make, made: Made | None = None) -> Product:
-        """The product of `group`. make: (whether as INT8) → its input; made: if there, what `make` would give."""
+        """The product of `group`. make: precision → its input; made: if there, what `make` gives as planned."""
         evaluation, packed = self._evaluation, group.packed
         decision = evaluation.planned(group)
         precision = decision.precision
         if made is None:
-            made = make(precision == "int8")
+            made = make(precision)
         count = made.absmax.shape[0]
         if evaluation.purifiable(group):
             policy = evaluation.policy
@@ -88,16 +87,16 @@ class _Products:
             )
             evaluation.settle(group, None, count, ratio=verdict.ratio.max())
             if precision in rules.purifiable(policy) and int(verdict.flag):
-                before, precision = precision, policy.purify_to
-                if (before == "int8") != (precision == "int8"):
-                    made = make(precision == "int8")
+                precision = policy.purify_to
+                made = make(precision)
         else:
             evaluation.settle(group, decision, count)
         workspace = evaluation.workspace
         if precision == "int8":
             return cpu_fused.multiply(made.codes, made.token_scale, packed, group.bias, workspace)
-        values = made.values.to(self._dtype)
-        sums = quantized_linear(values, packed, None, precision, workspace=workspace).float()
+        if precision == "nvfp4":
+            return cpu_fused.multiply_nvfp4(made, packed, group.bias, workspace)
+        sums = quantized_linear(made.values, packed, None, precision, workspace=workspace)
         ones = torch.ones(max(count, packed.shape[0]))
         return Product(sums, ones[:count], ones[: packed.shape[0]], cpu_fused.offset(group.bias, packed.shape[0]))
 
@@ -109,9 +108,9 @@ def _norm(module, temb, group) -> Norm:
     return Norm(weight, bias, norm.eps, modulation, group.packed.hadamard)
 
 
-def _as_made(x: torch.Tensor, quantize: bool, block: int) -> Made:
-    if quantize:
-        return cpu_fused.quantized(x, block)
+def _as_made(x: torch.Tensor, precision: str, block: int) -> Made:
+    if precision != "w4a16":
+        return cpu_fused.quantized(x, block, precision)
     magnitude = x.float().abs()
     empty = torch.empty(1)
-    return Made(empty, x, empty, magnitude.amax(-1), magnitude.sum(-1))
+    return Made(empty, x.to(cpu_fused.operand(x.dtype)), empty, magnitude.amax(-1), magnitude.sum(-1))

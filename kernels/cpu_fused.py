@@ -1,8 +1,11 @@
 """The fused passes of `cpu_rows.py` for tensors, and the products between them.
 
 A product stays as its sums until the pass that reads it scales them. In INT8 these are exact integers where PyTorch
-multiplies INT8 fast (`Target.int8_mm`), else a float32 product of the codes. Values equal the PyTorch definitions up to
-the rounding of float32, so a code on a rounding boundary may fall either way.
+multiplies INT8 fast (`Target.int8_mm`), else a float32 product of the codes. In NVFP4 the operands are code times block
+scale, which bfloat16 holds exactly; their sums are float32, or rounded to bfloat16 where the model and the CPU multiply
+in it. Values equal the PyTorch definitions up to these roundings, so a code on a rounding boundary may fall either way.
+
+`precision` is that of the product to come: "int8", "nvfp4", or "w4a16" for values as they are.
 """
 
 from __future__ import annotations
@@ -18,18 +21,22 @@ from kernels import target
 from kernels.activations import Int8Activation
 from kernels.cpu_share import share_rows
 from kernels.formats import bits_float
-from kernels.weights import PackedWeight, int8_weight
+from kernels.weights import PackedWeight, int8_weight, unpack_weight
 from kernels.workspace import Workspace
 
 _BLOCKS = (1, 16, 32, 64, 128)
 _DTYPES = (torch.float32, torch.bfloat16)
+# As `cpu_rows.PLAIN`, `INT8` and `NVFP4`.
+_FORMS = {"w4a16": 0, "int8": 1, "nvfp4": 2}
 # Fewer tokens are not worth the call; more sums than this leave a core's second cache before they are read.
 _FEWEST, _STRIP = 32, 1 << 19
 _memory = threading.local()
 
 
 class Product(NamedTuple):
-    """x Wᵀ + bias before it is scaled: sums (M, N) int32 or float32 · sum_scale (M,) · row_scale (N,) + offset (N,).
+    """x Wᵀ + bias before it is scaled: sums (M, N) · sum_scale (M,) · row_scale (N,) + offset (N,).
+
+    sums: int32, float32 or bfloat16; the others float32.
 
     The sums lie in memory that this thread's next product overwrites.
     """
@@ -40,13 +47,13 @@ class Product(NamedTuple):
     offset: torch.Tensor
 
     def arrays(self) -> tuple:
-        return tuple(part.numpy() for part in self)
+        return tuple(_array(part) for part in self)
 
 
 class Made(NamedTuple):
-    """What a pass made for the next product, (M, K): codes int8 with token_scale (M,), or values float32.
+    """What a pass made for the next product, (M, K): codes int8, or values in `operand`'s dtype.
 
-    absmax, abssum: float32 (M,), before the rotation.
+    token_scale: float32 (M,), in INT8 and NVFP4. absmax, abssum: float32 (M,), before the rotation.
     """
 
     codes: torch.Tensor
@@ -56,7 +63,7 @@ class Made(NamedTuple):
     abssum: torch.Tensor
 
     def arrays(self) -> tuple:
-        return tuple(part.numpy() for part in self)
+        return tuple(_array(part) for part in self)
 
 
 def usable() -> bool:
@@ -76,18 +83,24 @@ def rows() -> ModuleType | None:
     return target.compiled("cpu_rows")
 
 
-def quantized(x: torch.Tensor, block: int) -> Made:
-    """x (…, K), float32 or bfloat16 -> INT8 after a rotation by `block`."""
+def operand(dtype: torch.dtype) -> torch.dtype:
+    """In what a model of `dtype` multiplies, INT8 aside: in bfloat16 where both it and the CPU do."""
+    return dtype if dtype == torch.bfloat16 and target.probe("cpu").native_bf16 else torch.float32
+
+
+def quantized(x: torch.Tensor, block: int, precision: str = "int8") -> Made:
+    """x (…, K), float32 or bfloat16 -> INT8 or NVFP4 after a rotation by `block`. NVFP4: K a multiple of 16."""
     tokens = x.reshape(-1, x.shape[-1]).contiguous()
-    made = _made(*tokens.shape, True)
-    _share(rows().quantize_rows, tokens.shape, (_array(tokens), block, *made.arrays()), 1)
+    made = _made(*tokens.shape, precision, x.dtype)
+    _share(rows().quantize_rows, tokens.shape, (_array(tokens), block, _FORMS[precision], *made.arrays()), 1)
     return made
 
 
-def activated(product: Product, block: int, quantize: bool) -> Made:
-    """GELU in its tanh form of a product."""
-    made = _made(*product.sums.shape, quantize)
-    _share(rows().gelu_rows, product.sums.shape, (*product.arrays(), block, quantize, *made.arrays()), 1)
+def activated(product: Product, block: int, precision: str, dtype: torch.dtype) -> Made:
+    """GELU in its tanh form of a product. dtype: the model's."""
+    made = _made(*product.sums.shape, precision, dtype)
+    operands = *product.arrays(), block, _FORMS[precision], *made.arrays()
+    _share(rows().gelu_rows, product.sums.shape, operands, 1)
     return made
 
 
@@ -106,7 +119,7 @@ def streams(
     text: torch.Tensor,
     video: torch.Tensor,
     norm: Norm | None,
-    quantize: bool,
+    precision: str = "w4a16",
     update: Product | None = None,
     gates=None,
 ) -> tuple[Made | None, torch.Tensor, torch.Tensor]:
@@ -118,12 +131,12 @@ def streams(
     tokens = plain + video.shape[1]
     shape = samples * tokens, size
     after = (torch.empty_like(text), torch.empty_like(video)) if update is not None else (text, video)
-    made = _made(*shape, quantize) if norm is not None else _made(1, 1, True)
+    made = _made(*(shape if norm is not None else (1, 1)), precision, text.dtype)
     gating = (True, *update.arrays(), gates.numpy()) if update is not None else (False, *_no_product(), _NOTHING)
     rest = norm if norm is not None else _no_norm()
     norming = norm is not None, rest.modulation.numpy(), rest.weight.numpy(), rest.bias.numpy(), rest.eps, rest.block
     before, outputs = ([_array(part.view(-1, size)) for part in pair] for pair in ((text, video), after))
-    operands = tokens, plain, *before, *gating, *outputs, *norming, quantize, *made.arrays()
+    operands = tokens, plain, *before, *gating, *outputs, *norming, _FORMS[precision], *made.arrays()
     _share(rows().stream_rows, shape, operands, 1)
     return (made if norm is not None else None), *after
 
@@ -197,6 +210,19 @@ def multiply(
     return Product(sums, token_scale, bits_float(packed.int8_scale), offset(bias, packed.shape[0]))
 
 
+def multiply_nvfp4(made: Made, packed: PackedWeight, bias: torch.Tensor | None, workspace: Workspace | None) -> Product:
+    """The product of NVFP4 values (M, K) with a packed weight as NVFP4; sums in the dtype of the values."""
+    dtype = made.values.dtype
+    sums = _sums((made.values.shape[0], packed.shape[0]), dtype)
+
+    def make() -> torch.Tensor:
+        return unpack_weight(packed, dtype)
+
+    weight = make() if workspace is None else workspace.unpacked(f"values {dtype}", packed.codes, make)
+    torch.mm(made.values, weight.T, out=sums)
+    return Product(sums, made.token_scale, bits_float(packed.tensor_scale), offset(bias, packed.shape[0]))
+
+
 def offset(bias: torch.Tensor | None, size: int) -> torch.Tensor:
     """A bias as float32 (N,), zeros without one."""
     return torch.zeros(size) if bias is None else bias.detach().float()
@@ -236,15 +262,14 @@ def compile_rows(dtype: torch.dtype) -> None:
         return
     made = quantized(x, 16)
     one = torch.ones(16)
-    # A group that is not in INT8 leaves float32 sums.
-    kinds = (torch.int32, torch.float32) if target.probe("cpu").int8_mm else (torch.float32,)
-    for kind in kinds:
+    whole = torch.int32 if target.probe("cpu").int8_mm else torch.float32
+    for kind in {whole: None, operand(dtype): None}:
         sums = torch.ones(_FEWEST, 16, dtype=kind)
         product = Product(sums, made.token_scale, one, one)
-        if kind == kinds[0]:
+        if kind == whole:
             scaled(product, torch.empty(sums.shape, dtype=dtype))
-        activated(product, 16, True)
-        streams(x[:, :1], x[:, 1:], None, True, product, torch.ones(1, 96))
+        activated(product, 16, "int8", dtype)
+        streams(x[:, :1], x[:, 1:], None, update=product, gates=torch.ones(1, 96))
         thrice = Product(sums.repeat(1, 3), made.token_scale, one.repeat(3), one.repeat(3))
         split_heads(thrice, 1, 1, torch.ones(4, 16), 1e-6, None, 0, dtype)
     stream_change(x, x)
@@ -271,7 +296,7 @@ def _sums(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
     held, count = getattr(_memory, "sums", None), shape[0] * shape[1]
     if held is None or held.numel() < count:
         held = _memory.sums = torch.empty(count, dtype=torch.int32)
-    return held[:count].view(dtype).view(shape)
+    return held.view(dtype)[:count].view(shape)
 
 
 def _codes_of(packed: PackedWeight, dtype: torch.dtype, workspace: Workspace | None) -> torch.Tensor:
@@ -283,11 +308,12 @@ def _codes_of(packed: PackedWeight, dtype: torch.dtype, workspace: Workspace | N
     return make() if workspace is None else workspace.unpacked(f"codes {dtype}", packed.codes, make)
 
 
-def _made(count: int, size: int, quantize: bool) -> Made:
-    codes, values = torch.empty((count, size) if quantize else (1, 1), dtype=torch.int8), _EMPTY
-    if not quantize:
-        values = torch.empty(count, size)
-    return Made(codes, values, *torch.empty(3, count))
+def _made(count: int, size: int, precision: str, dtype: torch.dtype) -> Made:
+    whole, none = (count, size), (1, 1)
+    codes, values = (whole, none) if precision == "int8" else (none, whole)
+    return Made(
+        torch.empty(codes, dtype=torch.int8), torch.empty(values, dtype=operand(dtype)), *torch.empty(3, count)
+    )
 
 
 _EMPTY = torch.empty(1, 1)

@@ -8,9 +8,11 @@ as shuffles, in LLVM's own vectors of 16, which it then cuts to what the machine
 All of it is one file because Numba's cache looks at the file of the function that was asked for, and at no other.
 
 Every pass takes rows first .. last of tensors as contiguous arrays, and z, float32 memory for one token. A product
-comes as its sums (M, N), int32 or float32, with a scale per token (M,), a scale per row of the weight and an offset
-(N,), float32. What a pass makes for the next product is codes int8 (M, K) with token_scale (M,), or values float32
-(M, K); either way with absmax and abssum (M,), max|x| and Σ|x| of a token before its rotation. `cpu_fused.py` calls.
+comes as its sums (M, N), int32, float32 or bfloat16, with a scale per token (M,), a scale per row of the weight and an
+offset (N,), float32. What a pass makes for the next product depends on `form`: INT8 is codes int8 (M, K), NVFP4 is
+values (M, K), E2M1 value times block scale, both with token_scale (M,); PLAIN is the values themselves. Values are
+float32 or bfloat16, which holds NVFP4 exactly. In every form absmax and abssum (M,) are max|x| and Σ|x| of a token
+before its rotation. `cpu_fused.py` calls.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
-from kernels.formats import INT8_MAX, SMALLEST_AMAX
+from kernels.formats import BLOCK, E2M1_MAX, E4M3_MAX, INT8_MAX, ROUNDING_MAGIC, SMALLEST_AMAX
+
+PLAIN, INT8, NVFP4 = 0, 1, 2
 
 _F, _I, _U = np.float32, np.int32, np.uintp
 _VECTOR = 16
@@ -33,12 +37,19 @@ _INTEGER_MAGIC = _F(1.5 * 2.0**23)
 _MAGIC_BITS = _I(0x4B400000)
 _TINY, _TOP, _STEP = _F(SMALLEST_AMAX), _F(INT8_MAX), _F(1.0 / INT8_MAX)
 _NAN = _F(np.nan)
+# 2^-6, the smallest normal E4M3 number: below it the spacing stays the same.
+_SMALLEST_E4M3 = _I(0x3C800000)
+# Rounds to three mantissa bits when multiplied by the power of two at or below the value.
+_E4M3_MAGIC = _F(1.5 * 2.0**20)
+_E4M3_TOP, _E2M1_TOP, _NVFP4_STEP = _F(E4M3_MAX), _F(E2M1_MAX), _F(1.0 / (E2M1_MAX * E4M3_MAX))
 
 # Sums may be split over vector lanes, in an order fixed at compile time; NaN and Inf keep their meaning. No GIL: rows
 # are shared out. Only compiled code calls the parts, so they need no wrappers for Python and no cache of their own.
 _OPTIONS = dict(nogil=True, fastmath={"reassoc"}, error_model="numpy")
 _part = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)
 _entry = njit(cache=True, **_OPTIONS)
+# Where a large number is added and taken away again in order to round: no such pair may cancel.
+_in_order = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, nogil=True, error_model="numpy")
 
 _I32, _F32 = ir.IntType(32), ir.FloatType()
 
@@ -57,9 +68,11 @@ def _as_float(typing_context, value):
 
 @intrinsic
 def _wide(typing_context, value):
-    """float32 as it is; int16, the bits of a bfloat16, as the float32 it stands for."""
+    """float32 as it is; int32 as a number; int16, the bits of a bfloat16, as the float32 it stands for."""
     if value == types.float32:
         return types.float32(value), lambda context, builder, signature, values: values[0]
+    if value == types.int32:
+        return types.float32(value), lambda context, builder, signature, values: builder.sitofp(values[0], _F32)
 
     def generate(context, builder, signature, values):
         return builder.bitcast(builder.shl(builder.zext(values[0], _I32), ir.Constant(_I32, 16)), _F32)
@@ -157,6 +170,73 @@ def _turn_pairs(typing_context, z, out, start):
     return types.none(z, out, types.uintp), generate
 
 
+def _vector_at(context, builder, kind, array, start, lane):
+    """Pointer to the 16 values of an array from `start` on, as one vector of `lane`s."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [start]), ir.VectorType(lane, _VECTOR).as_pointer())
+
+
+def _splat(lane, value) -> ir.Constant:
+    return ir.Constant(ir.VectorType(lane, _VECTOR), [value] * _VECTOR)
+
+
+def _spread(builder, value):
+    """A number as a vector of 16 of it."""
+    nothing = ir.Constant(ir.VectorType(value.type, _VECTOR), ir.Undefined)
+    first = builder.insert_element(nothing, value, ir.Constant(_I32, 0))
+    return builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(_I32, _VECTOR), [0] * _VECTOR))
+
+
+def _choose(builder, comparison: str, a, b):
+    """Of two vectors, a where `a comparison b` holds and b elsewhere, lane by lane."""
+    compare = builder.icmp_signed if a.type.element == _I32 else builder.fcmp_ordered
+    return builder.select(compare(comparison, a, b), a, b)
+
+
+@intrinsic
+def _largest_of_block(typing_context, z, start):
+    """The largest magnitude, as bits, of the 16 values of the float32 array z from `start` on."""
+
+    def generate(context, builder, signature, values):
+        place = _vector_at(context, builder, signature.args[0], values[0], values[1], _I32)
+        largest = builder.and_(builder.load(place, align=4), _splat(_I32, int(_MAGNITUDE)))
+        nothing = ir.Constant(largest.type, ir.Undefined)
+        for span in (8, 4, 2, 1):
+            swap = ir.Constant(largest.type, [lane ^ span for lane in range(_VECTOR)])
+            largest = _choose(builder, ">", largest, builder.shuffle_vector(largest, nothing, swap))
+        return builder.extract_element(largest, ir.Constant(_I32, 0))
+
+    return types.int32(z, types.uintp), generate
+
+
+@intrinsic
+def _round_block(typing_context, z, start, factor, worth, out):
+    """out = the E2M1 value nearest to z · factor, times worth, for 16 values of the float32 array z from `start` on.
+
+    out: a float32 array, or int16 for bfloat16, which must hold the result exactly. See `formats.round_e2m1`.
+    """
+    exact = out.dtype == types.float32
+
+    def generate(context, builder, signature, values):
+        place = _vector_at(context, builder, signature.args[0], values[0], values[1], _F32)
+        x = builder.fmul(builder.load(place, align=4), _spread(builder, values[2]))
+        words = ir.VectorType(_I32, _VECTOR)
+        unit = builder.and_(builder.bitcast(x, words), _splat(_I32, int(_EXPONENT)))
+        unit = _choose(builder, "<", _choose(builder, ">", unit, _splat(_I32, 0x3F800000)), _splat(_I32, 0x40800000))
+        magic = builder.fmul(builder.bitcast(unit, x.type), _splat(_F32, ROUNDING_MAGIC))
+        x = builder.fsub(builder.fadd(x, magic), magic)
+        x = _choose(builder, ">", _choose(builder, "<", x, _splat(_F32, E2M1_MAX)), _splat(_F32, -E2M1_MAX))
+        x = builder.fmul(x, _spread(builder, values[3]))
+        lane = _F32 if exact else ir.IntType(16)
+        if not exact:
+            x = builder.trunc(builder.lshr(builder.bitcast(x, words), _splat(_I32, 16)), ir.VectorType(lane, _VECTOR))
+        target = _vector_at(context, builder, signature.args[4], values[4], values[1], lane)
+        builder.store(x, target, align=4 if exact else 2)
+        return context.get_dummy_value()
+
+    return types.none(z, types.uintp, types.float32, types.float32, out), generate
+
+
 _rotate16, _rotate32, _rotate64, _rotate128 = (_rotation(block) for block in (16, 32, 64, 128))
 
 
@@ -173,19 +253,36 @@ def _rotate(z, size, block):
             _rotate16(z, _U(start))
 
 
+@_in_order
+def _round_nvfp4(z, size, norm, peak, out):
+    """A token's rotated values, to be multiplied by `norm`, after which their maximum is `peak` -> E2M1 values times
+    E4M3 block scales. Both are in units of the token's scale."""
+    to_scale = _F(1) / (peak if peak > _TINY else _TINY) * _E4M3_TOP
+    for index in range(size // BLOCK):
+        start = _U(index) * _U(BLOCK)
+        scale = _as_float(_largest_of_block(z, start)) * norm * to_scale
+        scale = scale if scale < _E4M3_TOP else _E4M3_TOP
+        exponent = _as_bits(scale) & _EXPONENT
+        magic = _as_float(exponent if exponent > _SMALLEST_E4M3 else _SMALLEST_E4M3) * _E4M3_MAGIC
+        scale = (scale + magic) - magic
+        factor = to_scale * _E2M1_TOP / scale * norm if scale > _F(0) else _F(0)
+        _round_block(z, start, factor, scale, out)
+
+
 @_part
-def _finish(z, size, block, quantize, row, codes, values, token_scale, absmax, abssum):
-    """A token's float32 values -> statistics, then rotated by `block` (1: not) INT8 codes and their scale, which uses
-    them up, or else `values` as they are."""
+def _finish(z, size, block, form, row, codes, values, token_scale, absmax, abssum):
+    """A token's float32 values -> statistics, and what `form` says for a product: values as they are, or after a
+    rotation by `block` (1: none), which uses z up, INT8 codes or NVFP4 values, and their scale."""
     total, largest = _F(0), _I(0)
     for c in range(size):
         # As integers, magnitudes order like floats and NaN is larger than everything.
         largest = max(largest, _as_bits(z[c]) & _MAGNITUDE)
         total += abs(z[c])
     absmax[row], abssum[row] = _as_float(largest), total
-    if not quantize:
+    if form == PLAIN:
+        target = values[row]
         for c in range(size):
-            values[row, c] = z[c]
+            _put(target, c, z[c])
         return
     if block > 1:
         _rotate(z, size, block)
@@ -194,6 +291,10 @@ def _finish(z, size, block, quantize, row, codes, values, token_scale, absmax, a
             largest = max(largest, _as_bits(z[c]) & _MAGNITUDE)
     norm = _F(1.0 / math.sqrt(block))
     peak = _as_float(largest) * norm if largest < _EXPONENT else _NAN
+    if form == NVFP4:
+        token_scale[row] = peak * _NVFP4_STEP
+        _round_nvfp4(z, size, norm, peak, values[row])
+        return
     factor = _F(1) / (peak if peak > _TINY else _TINY) * _TOP * norm
     token_scale[row] = peak * _STEP
     for c in range(size):
@@ -234,27 +335,27 @@ def _normalize(z, size, eps):
 
 
 @_entry
-def quantize_rows(first, last, x, block, codes, values, token_scale, absmax, abssum, z):
-    """x (M, K) float32 or bfloat16 -> INT8."""
+def quantize_rows(first, last, x, block, form, codes, values, token_scale, absmax, abssum, z):
+    """x (M, K) float32 or bfloat16 -> INT8 or NVFP4."""
     size = x.shape[1]
     for row in range(first, last):
         source = x[row]
         for c in range(size):
             z[c] = _wide(source[c])
-        _finish(z, size, block, True, row, codes, values, token_scale, absmax, abssum)
+        _finish(z, size, block, form, row, codes, values, token_scale, absmax, abssum)
 
 
 @_entry
 def gelu_rows(
-    first, last, sums, sum_scale, row_scale, offset, block, quantize, codes, values, token_scale, absmax, abssum, z
+    first, last, sums, sum_scale, row_scale, offset, block, form, codes, values, token_scale, absmax, abssum, z
 ):
-    """GELU of a product (M, K) -> INT8, or float32 values."""
+    """GELU of a product (M, K)."""
     size = sums.shape[1]
     for row in range(first, last):
         source, scale = sums[row], sum_scale[row]
         for c in range(size):
-            z[c] = _gelu(_F(source[c]) * scale * row_scale[c] + offset[c])
-        _finish(z, size, block, quantize, row, codes, values, token_scale, absmax, abssum)
+            z[c] = _gelu(_wide(source[c]) * scale * row_scale[c] + offset[c])
+        _finish(z, size, block, form, row, codes, values, token_scale, absmax, abssum)
 
 
 @_entry
@@ -279,7 +380,7 @@ def stream_rows(
     bias,
     eps,
     block,
-    quantize,
+    form,
     codes,
     values,
     token_scale,
@@ -288,7 +389,7 @@ def stream_rows(
     z,
 ):
     """Both streams of a block: if `gated`, a gated product is added to them, and if `normed`, LayerNorm and modulation
-    of what they are then become the next product's input: INT8, or float32 values.
+    of what they are then become the next product's input.
 
     Rows count text and video together, `tokens` a sample, `plain` of them text. text, text_out (samples · plain, C) and
     video, video_out (samples · (tokens - plain), C): float32 or bfloat16. gates, modulation: float32 (samples, 6 C): of
@@ -306,7 +407,7 @@ def stream_rows(
             target = text_out[place] if in_text else video_out[place]
             gate, update, scale = gates[sample, part + 2 * size : part + 3 * size], sums[row], sum_scale[row]
             for c in range(size):
-                _put(target, c, z[c] + gate[c] * (_F(update[c]) * scale * row_scale[c] + offset[c]))
+                _put(target, c, z[c] + gate[c] * (_wide(update[c]) * scale * row_scale[c] + offset[c]))
             if normed:
                 for c in range(size):
                     z[c] = _wide(target[c])
@@ -315,7 +416,7 @@ def stream_rows(
             inverse = _normalize(z, size, eps)
             for c in range(size):
                 z[c] = (z[c] * inverse * weight[c] + bias[c]) * (_F(1) + by[c]) + shift[c]
-            _finish(z, size, block, quantize, row, codes, values, token_scale, absmax, abssum)
+            _finish(z, size, block, form, row, codes, values, token_scale, absmax, abssum)
 
 
 @_entry
@@ -352,7 +453,7 @@ def head_rows(
                 source, by, add = sums[row, start:stop], row_scale[start:stop], offset[start:stop]
                 target = outputs[which, (sample * heads + head) * tokens + token]
                 for c in range(width):
-                    z[c] = _F(source[c]) * scale * by[c] + add[c]
+                    z[c] = _wide(source[c]) * scale * by[c] + add[c]
                 if which < 2:
                     inverse, weight, bias = _normalize(z, width, eps), affine[2 * which], affine[2 * which + 1]
                     for c in range(width):
@@ -373,7 +474,7 @@ def scale_rows(first, last, sums, sum_scale, row_scale, offset, out):
     for row in range(first, last):
         source, scale, target = sums[row], sum_scale[row], out[row]
         for n in range(sums.shape[1]):
-            _put(target, n, _F(source[n]) * scale * row_scale[n] + offset[n])
+            _put(target, n, _wide(source[n]) * scale * row_scale[n] + offset[n])
 
 
 @_entry
