@@ -92,10 +92,8 @@ class _Products:
         else:
             evaluation.settle(group, decision, count)
         workspace = evaluation.workspace
-        if precision == "int8":
-            return cpu_fused.multiply(made.codes, made.token_scale, packed, group.bias, workspace)
-        if precision == "nvfp4":
-            return cpu_fused.multiply_nvfp4(made, packed, group.bias, workspace)
+        if precision != "w4a16":
+            return cpu_fused.multiply(made, precision, packed, group.bias, workspace)
         sums = quantized_linear(made.values, packed, None, precision, workspace=workspace)
         ones = torch.ones(max(count, packed.shape[0]))
         return Product(sums, ones[:count], ones[: packed.shape[0]], cpu_fused.offset(group.bias, packed.shape[0]))

@@ -20,7 +20,7 @@ import torch
 from kernels import target
 from kernels.activations import Int8Activation
 from kernels.cpu_share import share_rows
-from kernels.formats import bits_float
+from kernels.formats import BLOCK, bits_float
 from kernels.weights import PackedWeight, int8_weight, unpack_weight
 from kernels.workspace import Workspace
 
@@ -76,6 +76,11 @@ def fits(*tensors: torch.Tensor, block: int = 1) -> bool:
     if not all(part.device.type == "cpu" and part.dtype in _DTYPES and part.numel() for part in tensors):
         return False
     return block in _BLOCKS and sum(part.numel() for part in tensors) >= _FEWEST * tensors[0].shape[-1] and usable()
+
+
+def quantizes(x: torch.Tensor, block: int, precision: str) -> bool:
+    """Whether the compiled passes quantize x (…, K) to "int8" or "nvfp4" after a rotation by `block`."""
+    return fits(x, block=block) and (precision == "int8" or x.shape[-1] % BLOCK == 0)
 
 
 def rows() -> ModuleType | None:
@@ -193,13 +198,20 @@ def add_delta(x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> torc
 
 
 def multiply(
+    made: Made, precision: str, packed: PackedWeight, bias: torch.Tensor | None, workspace: Workspace | None
+) -> Product:
+    """The product of what a pass made for "int8" or "nvfp4" (M, K) with a packed weight in the same format."""
+    by = _multiply_int8 if precision == "int8" else _multiply_nvfp4
+    return by(made.codes if precision == "int8" else made.values, made.token_scale, packed, bias, workspace)
+
+
+def _multiply_int8(
     codes: torch.Tensor,
     token_scale: torch.Tensor,
     packed: PackedWeight,
     bias: torch.Tensor | None,
     workspace: Workspace | None,
 ) -> Product:
-    """The product of INT8 codes (M, K) with a packed weight as INT8."""
     fast = target.probe("cpu").int8_mm
     weight = _codes_of(packed, torch.int8 if fast else torch.float32, workspace)
     sums = _sums((codes.shape[0], packed.shape[0]), torch.int32 if fast else torch.float32)
@@ -210,17 +222,20 @@ def multiply(
     return Product(sums, token_scale, bits_float(packed.int8_scale), offset(bias, packed.shape[0]))
 
 
-def multiply_nvfp4(made: Made, packed: PackedWeight, bias: torch.Tensor | None, workspace: Workspace | None) -> Product:
-    """The product of NVFP4 values (M, K) with a packed weight as NVFP4; sums in the dtype of the values."""
-    dtype = made.values.dtype
-    sums = _sums((made.values.shape[0], packed.shape[0]), dtype)
-
+def _multiply_nvfp4(
+    values: torch.Tensor,
+    token_scale: torch.Tensor,
+    packed: PackedWeight,
+    bias: torch.Tensor | None,
+    workspace: Workspace | None,
+) -> Product:
     def make() -> torch.Tensor:
-        return unpack_weight(packed, dtype)
+        return unpack_weight(packed, values.dtype)
 
-    weight = make() if workspace is None else workspace.unpacked(f"values {dtype}", packed.codes, make)
-    torch.mm(made.values, weight.T, out=sums)
-    return Product(sums, made.token_scale, bits_float(packed.tensor_scale), offset(bias, packed.shape[0]))
+    weight = make() if workspace is None else workspace.unpacked(f"values {values.dtype}", packed.codes, make)
+    sums = _sums((values.shape[0], packed.shape[0]), values.dtype)
+    torch.mm(values, weight.T, out=sums)
+    return Product(sums, token_scale, bits_float(packed.tensor_scale), offset(bias, packed.shape[0]))
 
 
 def offset(bias: torch.Tensor | None, size: int) -> torch.Tensor:
@@ -239,13 +254,27 @@ def multiplies(act: Int8Activation, dtype: torch.dtype) -> bool:
     return act.codes.device.type == "cpu" and dtype in _DTYPES and act.codes.shape[0] >= _FEWEST and usable()
 
 
+def linear(
+    x: torch.Tensor, packed: PackedWeight, bias: torch.Tensor | None, precision: str, workspace: Workspace | None
+) -> torch.Tensor:
+    """x (M, K) that `quantizes` takes, times a packed weight: (M, N) in x's dtype."""
+    y = torch.empty(len(x), packed.shape[0], dtype=x.dtype)
+    # At least `_FEWEST` rows in each part, as they share a core's memory and its caches.
+    step = max(_FEWEST, _STRIP // packed.shape[0])
+    for start in range(0, len(x), step):
+        part = slice(start, start + step)
+        made = quantized(x[part], packed.hadamard, precision)
+        scaled(multiply(made, precision, packed, bias, workspace), y[part])
+    return y
+
+
 def linear_int8(act: Int8Activation, packed, bias, dtype: torch.dtype, workspace: Workspace | None) -> torch.Tensor:
     """`linear_w4a8` of an activation on a CPU: (…, N) in float32 or bfloat16."""
     y = torch.empty(act.codes.shape[0], packed.shape[0], dtype=dtype)
     step = max(_FEWEST, _STRIP // packed.shape[0])
     for start in range(0, len(y), step):
         part = slice(start, start + step)
-        scaled(multiply(act.codes[part], act.token_scale[part], packed, bias, workspace), y[part])
+        scaled(_multiply_int8(act.codes[part], act.token_scale[part], packed, bias, workspace), y[part])
     return y.view(*act.shape[:-1], packed.shape[0])
 
 
@@ -266,8 +295,7 @@ def compile_rows(dtype: torch.dtype) -> None:
     for kind in {whole: None, operand(dtype): None}:
         sums = torch.ones(_FEWEST, 16, dtype=kind)
         product = Product(sums, made.token_scale, one, one)
-        if kind == whole:
-            scaled(product, torch.empty(sums.shape, dtype=dtype))
+        scaled(product, torch.empty(sums.shape, dtype=dtype))
         activated(product, 16, "int8", dtype)
         streams(x[:, :1], x[:, 1:], None, update=product, gates=torch.ones(1, 96))
         thrice = Product(sums.repeat(1, 3), made.token_scale, one.repeat(3), one.repeat(3))

@@ -15,7 +15,6 @@ from typing import Callable, Iterable, NamedTuple
 import torch
 
 from kernels import cpu_fused, target
-from kernels.fake_quantize import compile_loops
 from kernels.gate_residual import gate_residual
 from kernels.gelu_quantize import gelu_quantize
 from kernels.linear import PRECISIONS, quantized_linear
@@ -104,7 +103,6 @@ def compile_for_cpu(dtype: torch.dtype | None = None) -> None:
     if dtype is None:
         dtype = torch.bfloat16 if target.probe("cpu").native_bf16 else torch.float32
     cpu_fused.compile_rows(dtype)
-    compile_loops()
 
 
 def compile_beside(device: torch.device | str) -> threading.Thread | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import torch
 import torch.nn.functional as F
 
@@ -20,11 +18,9 @@ from kernels.scaled_output import check_inner
 from kernels.weights import PackedWeight, dequantize_weight, int8_weight, unpack_weight
 from kernels.workspace import Workspace
 
-# Quantized tokens pass through memory of this many float32 values on their way to the product. It stays in the process,
-# where fresh memory would cost more than the quantization; a product of a quarter of these tokens is slower per token.
+# Quantized tokens of this many values at a time are multiplied, where the quantizers are PyTorch's and need several times
+# that memory.
 _STRIP = 1 << 20
-_LANES = 32
-_scratch = threading.local()
 
 PRECISIONS = ("nvfp4", "int8", "w4a16")
 
@@ -67,42 +63,30 @@ def _on_cpu(
     four_over_six: bool,
     workspace: Workspace | None,
 ) -> torch.Tensor:
-    """INT8 as the definition says it where PyTorch multiplies it fast; else fake quantization and one stock product:
-    the definition's values at the stock's price.
+    """The definitions through compiled passes; without them, fake quantization and one stock product.
 
-    That product runs in float32, or in bfloat16 for a bfloat16 input on a CPU that has it.
+    That product, and NVFP4's, run in float32, or in bfloat16 for a bfloat16 input on a CPU that has it.
     """
-    if precision == "int8" and target.probe("cpu").int8_mm and cpu_fused.fits(x, block=packed.hadamard):
-        act = cpu_fused.quantize_int8_compiled(x, packed.hadamard)
-        return cpu_fused.linear_int8(act, packed, bias, x.dtype, workspace)
-    fast_bf16 = x.dtype == torch.bfloat16 and target.probe("cpu").native_bf16
-    dtype = torch.bfloat16 if fast_bf16 else torch.float32
+    tokens = as_tokens(x).detach()
+    if precision != "w4a16" and not (four_over_six and precision == "nvfp4"):
+        given = tokens.float() if x.dtype == torch.float16 else tokens
+        if cpu_fused.quantizes(given, packed.hadamard, precision):
+            y = cpu_fused.linear(given, packed, bias, precision, workspace)
+            return y.to(x.dtype).view(*x.shape[:-1], packed.shape[0])
+    dtype = cpu_fused.operand(x.dtype)
     weight = _float_weight(packed, precision, dtype, workspace)
     bias = None if bias is None else bias.detach().to(dtype)
-    tokens = as_tokens(x).detach()
     if precision == "w4a16":
         y = F.linear(tokens.to(dtype), weight, bias)
     else:
-        y = torch.empty(len(tokens), packed.shape[0], dtype=dtype)
-        step = max(_LANES, _STRIP // max(1, packed.shape[1]) // _LANES * _LANES)
-        for start in range(0, len(tokens), step):
-            part = slice(start, min(start + step, len(tokens)))
-            values = _fake_quantized(tokens[part], packed.hadamard, precision, four_over_six).to(dtype)
-            if bias is None:
-                torch.mm(values, weight.T, out=y[part])
-            else:
-                torch.addmm(bias, values, weight.T, out=y[part])
+        step = max(1, _STRIP // max(1, packed.shape[1]))
+        parts = (_fake_quantized(part, packed.hadamard, precision, four_over_six) for part in tokens.split(step))
+        y = torch.cat([F.linear(part.to(dtype), weight, bias) for part in parts])
     return y.to(x.dtype).view(*x.shape[:-1], packed.shape[0])
 
 
 def _fake_quantized(tokens: torch.Tensor, block: int, precision: str, four_over_six: bool) -> torch.Tensor:
-    held = getattr(_scratch, "values", None)
-    if held is None or held.numel() < tokens.numel():
-        held = _scratch.values = torch.empty(tokens.numel())
-    out = held[: tokens.numel()].view(tokens.shape)
-    if precision == "int8":
-        return fake_quantize_int8(tokens, block, out)
-    return fake_quantize_nvfp4(tokens, block, four_over_six, out)
+    return fake_quantize_int8(tokens, block) if precision == "int8" else fake_quantize_nvfp4(tokens, block, four_over_six)
 
 
 def _float_weight(

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from kernels import cpu_fused, cpu_share, pack_weight, target
 from kernels.cpu_fused import Norm, Product
-from kernels.fake_quantize import fake_quantize_nvfp4_torch
+from kernels.fake_quantize import fake_quantize_nvfp4
 from kernels.gate_residual import gate_residual_torch
 from kernels.gelu_quantize import gelu_quantize_torch
 from kernels.linear_w4a4 import linear_w4a4_torch
@@ -53,7 +53,7 @@ def test_quantized(size, block, dtype):
 
 def assert_same_nvfp4(made, x, block):
     """x (tokens, K), as `assert_same`; a code on the boundary is a whole step of its block, and in few of them."""
-    expected = fake_quantize_nvfp4_torch(x.float(), block)
+    expected = fake_quantize_nvfp4(x.float(), block)
     ours = made.values.float() * made.token_scale[:, None]
     differ = (ours - expected).abs() > 1e-5 * expected.abs()
     assert differ.float().mean() < 1e-3
@@ -203,7 +203,7 @@ def test_the_nvfp4_product_is_the_definitions(dtype, bf16, monkeypatch):
         made = cpu_fused.quantized(x, 128, "nvfp4")
         for kept in (workspace, workspace, None):
             out = torch.empty(40, 24)
-            cpu_fused.scaled(cpu_fused.multiply_nvfp4(made, packed, bias, kept), out)
+            cpu_fused.scaled(cpu_fused.multiply(made, "nvfp4", packed, bias, kept), out)
             expected = linear_w4a4_torch(quantize_nvfp4_torch(x, 128), packed, bias, torch.float32)
             assert out[3].isnan().all() and out[:3].isfinite().all() and out[4:].isfinite().all()
             rounded = made.values.dtype == torch.bfloat16
