@@ -16,7 +16,7 @@ from app.lessons import numbers
 from app.session import Source
 from app.weights import weights as weights_in
 from app.why import group as group_name
-from app.why import key, lines, named, percent, run_of_skips, times
+from app.why import key, lines, listed, named, percent, run_of_skips, times
 from engine.settings import Policy, weighs
 from engine.trace import Trace
 
@@ -80,8 +80,7 @@ def state(codes: np.ndarray, lang: str) -> str:
     bits = sorted({int(grids.BITS[c]) for c in codes})
     if len(bits) == 1:
         return plain(lang, "lab.state.one", bits=bits[0])
-    joined = plain(lang, "lab.state.and").join(str(b) for b in bits)
-    return plain(lang, "lab.state.mixed", bits=joined)
+    return plain(lang, "lab.state.mixed", bits=listed([str(b) for b in bits], lang))
 
 
 def limits(grid: grids.Grid, signals: grids.Grid, policy: Policy, block: int, step: int, lang: str) -> list[list[str]]:

@@ -4,6 +4,8 @@ The texts live as data in `app/texts/*.py`, one module per place on the page. Ea
 defines `TEXTS = {"en": {key: template}, "zh-CN": {key: template}}` with the same keys and the
 same `{placeholders}` in both languages; `tests/app/test_i18n.py` holds that.
 
+    "{last:the last step always computes|the last # steps always compute}"       # by number, # being the value
+
     text("zh-CN", "learn.lesson", number=4)       # safe to put into HTML: values are escaped
     plain("en", "learn.lesson", number=4)         # for labels, where Gradio escapes by itself
     catalogue("en", "learn.")                     # the templates a browser-side component needs
@@ -97,8 +99,18 @@ def placeholders(template: str) -> set[str]:
     return {name for _, name, _, _ in string.Formatter().parse(template) if name}
 
 
+class _Value(str):
+    """A value in a template, which may say two things by it: what stands for one, and what for any other number."""
+
+    def __format__(self, spec: str) -> str:
+        one, bar, many = spec.partition("|")
+        if not bar:
+            return super().__format__(spec)
+        return (one if self.removeprefix("≈ ") == "1" else many).replace("#", self)
+
+
 def _fill(lang: str, key: str, values: dict[str, str]) -> str:
     template = texts()[resolve(lang)].get(key)
     if template is None:
         raise KeyError(f"no text for {key!r}: add it to both languages of a module in app/texts/.")
-    return template.format_map(values)
+    return template.format_map({name: _Value(value) for name, value in values.items()})

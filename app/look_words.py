@@ -129,8 +129,8 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
         add(f"{key}_estimate" if pair.draft else key, about(value) if pair.draft else value, old if pair.draft else None, tone)
     memory = source.trace.meta.memory
     if memory.get("originals") and memory.get("packed") and policy.precision != "stock":
-        stored = 32 if "32" in source.trace.meta.dtype else 16
-        add("weights", shrunk(memory["originals"], memory["packed"]), stored=str(stored))
+        stored, meta = 32 if "32" in source.trace.meta.dtype else 16, source.trace.meta
+        add("weights_cpu" if stored == 32 and meta.device.startswith("cpu") else "weights", shrunk(memory["originals"], memory["packed"]), stored=str(stored))
     if memory.get("cache") and policy.tdc:
         add("cache", size(memory["cache"]))
     if not pair.draft and source.psnr is not None and math.isfinite(source.psnr):

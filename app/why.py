@@ -58,7 +58,7 @@ def _colour(grid: grids.Grid, policy: Policy, weights: np.ndarray, block: int, s
     digits = digits_above(predicted * weights[layers], policy.error_threshold)
     values = {"tau": percent(policy.error_threshold, digits), "predicted": span(predicted, digits), "weight": times(weights[layers]),
               "weighed": span(predicted * weights[layers], digits), "limit": f"{limit:g}",
-              "ratio": plain(lang, "lab.state.and").join(f"{r:.{1 if r > limit >= round(r) else 0}f} ×" for r in seen)}
+              "ratio": listed([f"{r:.{1 if r > limit >= round(r) else 0}f} ×" for r in seen], lang)}
     took = plain(lang, "lab.why.unknown_bits") if code == grids.UNKNOWN else plain(lang, "lab.why.bits", bits=int(grids.BITS[code]))
     if len(layers) < len(grid.groups):
         took = plain(lang, "lab.why.bits_in", took=took, layers=_who(grid, layers, lang))
@@ -99,6 +99,12 @@ def run_of_skips(grid: grids.Grid, block: int, step: int) -> int:
     while step - count >= 0 and grid.decision[block, step - count, 0] == grids.SKIPPED:
         count += 1
     return count
+
+
+def listed(parts: list[str], lang: str) -> str:
+    """a, b and c."""
+    head = plain(lang, "lab.state.comma").join(parts[:-1])
+    return plain(lang, "lab.state.and").join(part for part in (head, parts[-1]) if part)
 
 
 def percent(value: float, digits: int = 1) -> str:

@@ -16,7 +16,11 @@ const lab = (window.lab6 ??= (() => {
     },
     t(key, values = {}) {
       const template = (self.texts[self.lang] || {})[key] ?? (self.texts.en || {})[key] ?? "";
-      return template.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+      // {n}, or by number {n:one step|# steps}
+      return template.replace(/\{(\w+)(?::([^|{}]*)\|([^{}]*))?\}/g, (whole, name, one, many) => {
+        const value = name in values ? String(values[name]) : null;
+        return value === null ? whole : many == null ? value : (value.replace("≈ ", "") === "1" ? one : many).replaceAll("#", value);
+      });
     },
     sentences(...parts) { return parts.filter(Boolean).join(self.lang === "zh-CN" ? "" : " "); },     // Chinese puts no blank between them
     say(sentence, tone = "info") { self.emit("status", { sentence, tone }); },

@@ -10,10 +10,13 @@ function pick(value, options, set, label) {
     ...options.map((o) => make("option", { value: o, selected: o === value }, word(o))));
 }
 function thing(object, index) {
+  const lead = make("span", { class: "lead" }), key = `lab.sentence.${index ? "and" : "a"}`;
+  const count = () => { lead.textContent = t(`${key}.${object.shape}`) || t(key); };      // Chinese counts a star with a word of its own
+  count();
   return [
-    make("span", { class: "lead" }, index ? t("lab.sentence.and") : t("lab.sentence.a")),
+    lead,
     ...t("lab.sentence.order").split("|").map((part) => (V[`${part}s`]            // as the language says it; the prompt stays English
-      ? pick(object[part], V[`${part}s`], (v) => (object[part] = v), `lab.sentence.${part}`) : make("span", { class: "lead" }, part))),
+      ? pick(object[part], V[`${part}s`], (v) => { object[part] = v; count(); }, `lab.sentence.${part}`) : make("span", { class: "lead" }, part))),
   ];
 }
 function prompt() {

@@ -9,7 +9,7 @@ TEXTS = {
         "at {bits} activation bits: {place}.",
         "compare.headline_level": " (level with it, within the intervals: {names})",
         "compare.headline_level_more": " (level with it, within the intervals: {names}; and {more} more)",
-        "compare.headline_behind": "{ahead} of the {count} other settings on these weights are at least as close with no more bits",
+        "compare.headline_behind": "{ahead} of the {count} other settings on these weights {ahead:is|are} at least as close with no more bits",
         "compare.headline_ahead": "no other setting on these weights is as close with no more bits",
         "compare.semicolon": "; ",
         "compare.identical": "identical",
@@ -24,7 +24,7 @@ TEXTS = {
         "compare.note_torchao": "torchao: FP8, one scale a row, activations scaled as they come",
         "compare.note_compiled_plainly": "torch.compile of each block, with PyTorch's own settings",
         "compare.frontier": "Quality against cost",
-        "compare.frontier_lead": "Every dot is one setting of one method, averaged over up to {prompts} prompts; the bars are "
+        "compare.frontier_lead": "Every dot is one setting of one method, averaged over up to {prompts:1 prompt|# prompts}; the bars are "
         "95 % intervals. Methods with the same weights (16-bit, or packed in 4 bits) ran on the same prompts on the same machine. "
         "Click a dot of ours to open it in the Lab.",
         "compare.timed": "Seconds are the denoising alone, not the whole clip, timed on the machine of this sweep (a {device}, {threads} thread in each process): "
@@ -36,7 +36,7 @@ TEXTS = {
         "compare.frontier_empty": "Not measured yet",
         "compare.frontier_missing": "The quality sweep has not been run yet. Make it with "
         "<code>python -m engine frontier --out assets/quality/frontier.parquet</code>.",
-        "compare.verdict": "{good} of our {all} settings are beaten by no peer on both axes at once.",
+        "compare.verdict": "{good} of our {all} settings {good:is|are} beaten by no peer on both axes at once.",
         "compare.verdict_none": "No setting of ours stands unbeaten on these two axes: a peer is better in both.",
         "compare.quality": "Quality",
         "compare.cost": "Cost",

@@ -15,7 +15,7 @@ TEXTS = {
         "learn.empty": "Nothing is recorded yet, so there is nothing to show here. Run a clip in the Lab, "
         "or add a recording to assets/recordings.",
         "learn.empty_figure": "No recorded run yet",
-        "learn.source": "From a recorded run of the model “{model}”: “{prompt}”, {steps} steps, {blocks} blocks, "
+        "learn.source": "From a recorded run of the model “{model}”: “{prompt}”, {steps:1 step|# steps}, {blocks:1 block|# blocks}, "
         "on {device}.",
         "learn.plain": "{value}",
         "learn.estimate": "Estimated from the recording by the engine's own policy, assuming that the video takes "

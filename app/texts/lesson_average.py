@@ -5,7 +5,7 @@ TEXTS = {
         "average.short": "Steps and bits",
         "average.title": "A step is not a frame",
         "average.lead": "A video model does not draw one frame after another. It starts from noise and cleans the "
-        "whole clip at once, again and again: {steps} times here. Each time the clip passes through {blocks} blocks.",
+        "whole clip at once, again and again: {steps:once|# times} here. Each time the clip passes through {blocks:1 block|# blocks}.",
         "average.task": "Move through the steps. All frames sharpen together.",
         "average.step": "Denoising step",
         "average.film": "The whole clip, as the model guesses it at step {step} of {steps}",

@@ -29,7 +29,7 @@ TEXTS = {
         "budget.aha": "At a budget of {budget}, {skipped} of all block steps are skipped. But after a skip there is no "
         "fresh Γ to forecast from, so the block takes 8 bits to be safe. The forecast of the last lesson decides "
         "{share} of the layer calls now, {without} without skipping. Two good ideas compete for the same cells.",
-        "budget.limit_note": "A block skips at most {limit} steps in a row; the first {first} and the last {last} always compute.",
+        "budget.limit_note": "A block skips at most {limit:1 step|# steps} in a row; the first {first:step|# steps} and the last {last:step|# steps} always compute.",
         "budget.partial": "Some drift was never observed in this recording; where the rule needs it, the replay computes.",
         "budget.measured": "These figures are estimated by replay; the recorded run itself measured: {bits} bits on average (computed only: {computed}), {skipped} skipped.",
     },

@@ -19,7 +19,7 @@ TEXTS = {
         "refresh.alarm": "How often each layer's outlier alarm rings (r > {limit})",
         "refresh.alarm_alt": "Share of computed calls per layer whose outlier ratio exceeds the limit",
         "refresh.axis_share": "of its computed calls",
-        "refresh.gains": "What purifying bought in real videos, mean over {prompts} prompts with 95 % intervals",
+        "refresh.gains": "What purifying bought in real videos, mean over {prompts:1 prompt|# prompts} with 95 % intervals",
         "refresh.gains_alt": "Gain in PSNR from purifying, against the reuse tolerance",
         "refresh.axis_reuse": "reuse tolerance",
         "refresh.axis_gain": "dB closer to FP16",
@@ -33,11 +33,11 @@ TEXTS = {
         "refresh.aha_on": "Purifying touches {share} of the arithmetic and removes {removed} of the rounding error "
         "that the cache passes on.",
         "refresh.one_layer": "It is nearly all one layer's doing: {group} rings in {rings} of its calls.",
-        "refresh.measured_little": "And the video? Measured over {prompts} prompts: {without} dB close to FP16 without, "
+        "refresh.measured_little": "And the video? Measured over {prompts:1 prompt|# prompts}: {without} dB close to FP16 without, "
         "{with_} dB with. That is little: on this model purifying hardly pays.",
-        "refresh.measured_much": "And the video? Measured over {prompts} prompts: {without} dB close to FP16 without, "
+        "refresh.measured_much": "And the video? Measured over {prompts:1 prompt|# prompts}: {without} dB close to FP16 without, "
         "{with_} dB with. Here it pays.",
-        "refresh.measured_worse": "And the video? Measured over {prompts} prompts: {without} dB close to FP16 without, "
+        "refresh.measured_worse": "And the video? Measured over {prompts:1 prompt|# prompts}: {without} dB close to FP16 without, "
         "{with_} dB with. On this model it does not help at all.",
         "refresh.unmeasured": "Whether the video gets better only real runs can tell; Compare shows them once they are measured.",
         "refresh.after_gelu": "Mind the ratio itself: after GELU most numbers are near zero, so the average is small and "
@@ -58,7 +58,7 @@ TEXTS = {
         "refresh.without": "未净化",
         "refresh.with": "已净化",
         "refresh.alarm": "各层多久出现一次离群值（r > {limit}）",
-        "refresh.alarm_alt": "各层计算调用中离群比超过界限的占比",
+        "refresh.alarm_alt": "各层计算调用中离群比超过阈值的占比",
         "refresh.axis_share": "占其计算调用",
         "refresh.gains": "净化在真实视频中换来什么（{prompts} 条提示的平均，95 % 区间）",
         "refresh.gains_alt": "净化带来的 PSNR 增益，随复用容忍度变化",

@@ -32,9 +32,9 @@ TEXTS = {
         "rotation.nvfp4_worse": "NVFP4 even gets worse ({before} → {after}): its short rulers had already locked the "
         "outlier in with 15 neighbours, and now everyone gets a share.",
         "rotation.all": "Over all layers the error shrinks by a factor of {int8} in INT8 and {nvfp4} in NVFP4 (below 1 it grows).",
-        "rotation.note_measured": "Errors of whole layers (the product, activations rounded alone), mean over {count} "
-        "measurements of this layer in a real run. The bars above show one token.",
-        "rotation.note": "Error of the activations alone, mean over {count} tokens of this layer.",
+        "rotation.note_measured": "Errors of whole layers (the product, activations rounded alone), mean over "
+        "{count:1 measurement|# measurements} of this layer in a real run. The bars above show one token.",
+        "rotation.note": "Error of the activations alone, mean over {count:1 token|# tokens} of this layer.",
     },
     "zh-CN": {
         "rotation.short": "旋转",

@@ -15,7 +15,7 @@ TEXTS = {
         "ruler.handle": "The dragged number",
         "ruler.nvfp4": "NVFP4: 15 marks for these 16",
         "ruler.int8": "INT8: 255 marks for all {width}",
-        "ruler.sentence": "Error of the 15 neighbours: {near0} → <b>{near1}</b>. Of the other {others} groups: "
+        "ruler.sentence": "Error of the 15 neighbours: {near0} → <b>{near1}</b>. Of the other {others:group|# groups}: "
         "{far0} → <b>{far1}</b>.",
         "ruler.strip": "Boxes: the whole token, 16 numbers each; darker is more wrong.",
         "ruler.fact_ratio": "largest over average in this token (recorded: {before})",

@@ -20,14 +20,14 @@ TEXTS = {
         "turn.under": "{bits} bits: below 5. Now run it in the Lab and look at the ticks.",
         "turn.honest": "Mind the second number: skipping counts as 0 bits, so the average falls by skipping alone. "
         "What is computed still takes {computed} bits.",
-        "turn.measured": "Of {count} measured settings below 5 bits, the best kept {best} of all ticks right; "
+        "turn.measured": "Of {count:1 measured setting|# measured settings} below 5 bits, the best kept {best} of all ticks right; "
         "untouched FP16 reaches {reference}.",
         "turn.run": "Run this setting in the Lab",
     },
     "zh-CN": {
         "turn.short": "轮到你了",
         "turn.title": "低于 5 比特，每个勾都对",
-        "turn.lead": "现在你了解了整台机器，有三个数在操纵它。这里是其中两个；第三个是离群值界限，我们保留它的默认值。找一个平均低于 5 比特的设置，"
+        "turn.lead": "现在你了解了整台机器，有三个数在操纵它。这里是其中两个；第三个是离群值阈值，我们保留它的默认值。找一个平均低于 5 比特的设置，"
         "再让实验室运行它：视频下面的勾还都对吗？",
         "turn.task": "移动两者，直到平均值低于 5。",
         "turn.precision": "4 比特容忍度",

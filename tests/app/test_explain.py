@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from app.explain import explain
+from app.explain import explain, state
+from app.figures import grid as grids
 from app.look import grid_of
-from app.why import MARKS, digits_above, overspent
+from app.why import MARKS, digits_above, listed, overspent
 from engine.replay import replay
 from engine.settings import BREAK_IT, PRESETS, Policy
 
@@ -23,6 +24,12 @@ def test_all_cells_of_all_presets_have_sentences(source, lang):
             told = at(source, block, step, policy, lang)
             assert told["title"] and len(told["sentences"]) >= 2 and len(told["layers"]) == 4
             assert all("{" not in s for s in told["sentences"])
+
+
+@pytest.mark.parametrize("lang, said", [("en", "computed at 4, 8 and 16 bits"), ("zh-CN", "以 4、8 和 16 比特计算")])
+def test_three_numbers_of_bits_are_one_list(lang, said):
+    assert state(np.array([grids.INT8, grids.NVFP4, grids.PURIFIED, grids.INT8]), lang) == said
+    assert listed(["50 ×"], lang) == "50 ×"
 
 
 def test_a_skipped_cell_says_how_much_of_the_budget_is_spent(source):

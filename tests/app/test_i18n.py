@@ -30,6 +30,21 @@ def test_chinese_is_translated_and_uses_its_own_punctuation():
         assert not re.search(r"\}[,:;?!]\{", template), key
 
 
+SPEC = re.compile(r"\{\w+:([^{}]*)\}")
+
+
+def test_words_go_by_their_number():
+    assert i18n.plain("en", "lab.why.final_steps", last=1).startswith("the last step always computes,")
+    assert i18n.plain("en", "lab.why.final_steps", last=2).startswith("the last 2 steps always compute,")
+    assert i18n.plain("en", "lab.why.skip_limit", max_skips=1) == "the step before was skipped; one in a row is the limit (set under Advanced)"
+    assert i18n.plain("en", "lab.verdict.score", right="≈ 1", total="≈ 1") == "≈ 1 of ≈ 1 choice right."
+    assert i18n.plain("zh-CN", "lab.why.final_steps", last=1).startswith("最后 1 步总是计算")
+    named = re.compile(r"(?<!of )(?<!of the )(?<!of our )\{\w+\} (?:\w+ )?(?:steps|cells|choices|prompts|frames|skips|blocks|points|runs|policies|tokens|measurements|settings)\b")
+    assert not {key: said for key, said in i18n.texts()["en"].items() if named.search(said)}
+    for lang in i18n.LANGUAGES:
+        assert all(spec.count("|") == 1 for said in i18n.texts()[lang].values() for spec in SPEC.findall(said))
+
+
 def test_english_holds_no_chinese():
     allowed = {"common.language"}
     for key, template in i18n.texts()["en"].items():

@@ -236,6 +236,14 @@ def test_figures_belong_to_what_is_shown(source):
     assert "no gain" in seen(source, replace(source.policy, tdc_threshold=0.0))["net"]["note"]
 
 
+@pytest.mark.parametrize("dtype, device, said_of_it", [
+    ("float32", "cpu", "takes 32 on a CPU, 16 on a GPU"), ("bfloat16", "cuda", "takes 16"), ("float32", "cuda:0", "takes 32")])
+def test_the_bits_of_the_original_weights_are_told_with_where_they_are_so_many(source, dtype, device, said_of_it):
+    run = type(source)(**{**vars(source), "trace": source.trace.with_meta(dtype=dtype, device=device), "key": dtype + device})
+    (label,) = (row["label"] for row in seen(run)["net"]["figures"] if row["label"].startswith("weights"))
+    assert label == f"weights: 4 bits each in every layer, whatever it calculates with; the original {said_of_it}"
+
+
 def test_a_draft_strikes_out_what_was_measured_and_moves_it_by_the_estimated_change(source):
     off = type(source)(**{**vars(source), "trace": replay(source.signals, Policy(tdc_threshold=0.12)).with_meta(replay=None), "key": "off"})
     measured, before = totals(off.trace), totals(looks.own_replay(off))
