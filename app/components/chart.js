@@ -9,8 +9,12 @@ function bytes(text) {
   return out;
 }
 const plain = (value) => (value?.bdata ? new KINDS[value.dtype](bytes(value.bdata).buffer) : value);
-// Typed arrays in place of base64, once per figure.
-const unpacked = (trace) => ({ ...trace, ...Object.fromEntries(["x", "y", "z"].filter((k) => trace[k]).map((k) => [k, plain(trace[k])])), width: Number(trace.z?.shape?.split(",")[1] ?? 0) });
+// Typed arrays in place of base64, once per figure, whichever parts of the page draw it.
+const figures = (lab.figures ??= new WeakMap());
+function unpacked(trace) {
+  if (!figures.has(trace)) figures.set(trace, { ...trace, ...Object.fromEntries(["x", "y", "z"].filter((k) => trace[k]).map((k) => [k, plain(trace[k])])), width: Number(trace.z?.shape?.split(",")[1] ?? 0) });
+  return figures.get(trace);
+}
 
 function blend(scale, at) {
   const i = Math.max(1, scale.findIndex(([end], k) => k && at <= end)), [from, low] = scale[i - 1], [to, high] = scale[i];

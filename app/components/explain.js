@@ -27,7 +27,11 @@ function ruler(sample) {
 // home: the place below the map; cell(pin): the pinned cell's rectangle in the window; leave(): give the map the focus.
 function answers(home, cell, leave) {
   const card = home.querySelector(".explain"), body = card.querySelector(".body"), close = card.querySelector(".close");
-  let pin = null, turn = 0, open = false, fresh = false, asked = false;
+  // Made once: a fold that is replaced between press and release loses its click, and the focus that is on it.
+  const answer = make("div", { class: "answer" }), label = make("summary"), inside = make("div"), more = make("details", { class: "numbers" }, label, inside);
+  const named = () => { label.textContent = t(more.open ? "lab.explain.no_numbers" : "lab.explain.numbers"); };
+  more.addEventListener("toggle", () => { named(); if (more.isConnected) place(); });
+  let pin = null, turn = 0, fresh = false, asked = false;
   const afloat = () => card.classList.contains("afloat");
   function dock() {
     card.classList.remove("afloat"); card.removeAttribute("style"); home.style.minHeight = ""; close.hidden = true;
@@ -53,30 +57,32 @@ function answers(home, cell, leave) {
   function replace() { if (afloat() && !asked) { asked = true; requestAnimationFrame(() => { asked = false; if (afloat()) float(); }); } }
   window.addEventListener("scroll", replace, { passive: true });
   for (const frame of [window, window.visualViewport].filter(Boolean)) frame.addEventListener("resize", replace);
-  function shut() { dock(); leave(); }
-  close.addEventListener("click", shut);
+  close.addEventListener("click", () => { dock(); leave(); });
+  // Only a focus that goes with the card goes back to the map: Escape may be pressed on a knob.
   window.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && afloat()) { event.preventDefault(); event.stopPropagation(); shut(); }
+    if (event.key !== "Escape" || !afloat()) return;
+    const within = card.contains(document.activeElement);
+    event.preventDefault(); event.stopPropagation(); dock();
+    if (within) leave();
   }, true);
-  function hint() { kept(); body.removeAttribute("aria-busy"); dock(); body.replaceChildren(make("h2", {}, t("lab.explain.title")), make("p", { class: "fine" }, t("lab.explain.hint"))); }
-  // What is open stays open; read where it is replaced, because a fold tells only later that it was moved.
-  function kept() { open = body.querySelector(".numbers")?.open ?? open; }
+  function hint() { body.removeAttribute("aria-busy"); dock(); body.replaceChildren(make("h2", {}, t("lab.explain.title")), make("p", { class: "fine" }, t("lab.explain.hint"))); }
   function show(info) {
-    kept();
-    const more = make("details", { class: "numbers" }), label = make("summary");
-    const named = () => { label.textContent = t(more.open ? "lab.explain.no_numbers" : "lab.explain.numbers"); };
-    more.append(label); more.open = open; named();
-    more.addEventListener("toggle", () => { named(); if (more.isConnected) { open = more.open; place(); } });
-    if (info.numbers.length) more.append(rows([t("lab.explain.quantity"), t("lab.explain.value"), t("lab.explain.limit")], info.numbers, t("lab.explain.numbers")));
-    more.append(rows([t("lab.explain.layer"), t("lab.explain.took"), t("lab.explain.why")], info.layers, t("lab.explain.layers")));
+    const tables = [], reading = inside.contains(document.activeElement);
+    named();
+    if (info.numbers.length) tables.push(rows([t("lab.explain.quantity"), t("lab.explain.value"), t("lab.explain.limit")], info.numbers, t("lab.explain.numbers")));
+    tables.push(rows([t("lab.explain.layer"), t("lab.explain.took"), t("lab.explain.why")], info.layers, t("lab.explain.layers")));
     if (info.sample) {
       const { sample } = info;
-      more.append(make("h3", {}, sample.title), ruler(sample), make("p", { class: "key fine" }, make("i", { class: "real" }), t("lab.sample.real"), make("i", { class: "four" }), "NVFP4", make("i", { class: "eight" }), "INT8"),
+      tables.push(make("h3", {}, sample.title), ruler(sample), make("p", { class: "key fine" }, make("i", { class: "real" }), t("lab.sample.real"), make("i", { class: "four" }), "NVFP4", make("i", { class: "eight" }), "INT8"),
         make("div", { class: "scroll", tabindex: "0" }, rows(["", ...sample.values.map((_, i) => String(i + 1))], sample.rows, sample.title)), make("p", { class: "fine" }, sample.note));
     }
     const coloured = lab.state.view === "decision";          // the other views' colours mean something else
     const said = info.sentences.map((sentence, i) => make("p", { class: info.marks[i] && coloured ? "of-colour" : "" }, info.marks[i] && coloured ? make("i", { class: `mark ${info.marks[i]}`, "aria-hidden": "true" }) : null, make("span", {}, sentence.replace(/(\d) ([%×])/g, "$1\u00a0$2"))));
-    body.replaceChildren(make("div", { class: "answer" }, make("h2", {}, info.title), ...said), ...(info.layers.length ? [more] : []));
+    answer.replaceChildren(make("h2", {}, info.title), ...said);
+    inside.replaceChildren(...tables);
+    more.hidden = !info.layers.length;
+    if (!answer.isConnected) body.replaceChildren(answer, more);
+    if (reading) (inside.querySelector(".scroll") ?? label).focus({ preventScroll: true });
     place();
   }
   async function ask() {

@@ -13,27 +13,44 @@ state.sid ||= props.sid || "";
 const waiting = (document.getElementById("place-lab") ?? document.body).classList;
 function arrived() { waiting.remove("awaiting"); }
 waiting.toggle("awaiting", Boolean(state.source));
+// A question that is never settled counts as lost after a while; what takes its time (a model, a file) has longer. A browser
+// has six connections to one server: while three questions hang, no other is sent after them.
+const PATIENCE = 30000, LONG = { load: Infinity, take: 120000, opened: 120000, fits: 120000 }, MOST_HANGING = 3;         // ms
+let hanging = 0;
+function patiently(name, ask) {
+  return new Promise((done) => {
+    if (hanging >= MOST_HANGING) return done(undefined);
+    let late = false;
+    const most = LONG[name] ?? PATIENCE, timer = most < Infinity ? setTimeout(() => { late = true; hanging++; done(undefined); }, most) : 0;
+    const settled = (answer) => { clearTimeout(timer); if (late) { hanging--; wake(); } done(answer); };
+    (async () => server[name](ask))().then(settled, () => settled(undefined));
+  });
+}
 // The answer; null where the wish was refused, undefined where the server could not be reached (Gradio gives undefined
 // then and throws nothing). Both have been said.
 let cut = "", said = "";
 lab.on("status", ({ sentence }) => { said = sentence; }, false);
 lab.call = async (name, extra = {}) => {
-  let answer;
-  try { answer = await server[name]({ sid: state.sid, lang: lab.lang, ...extra }); } catch { /* as undefined */ }
+  const answer = await patiently(name, { sid: state.sid, lang: lab.lang, ...extra });
   if (!answer) { arrived(); cut = t("lab.status.unreachable"); if (said !== cut) lab.say(cut, "bad"); return undefined; }
   if (cut && said === cut) lab.say("");
   cut = "";
   if (answer.error) { arrived(); lab.say(answer.error, "bad"); return null; }
   return answer;
 };
-// What was clicked is kept and done as soon as the server answers, unless it is `moot` by then.
-const PAUSE = 500, LONGEST_PAUSE = 8000;         // ms
+// What was clicked is kept and done as soon as the server answers, unless it is `moot` by then. In a tab or a place that is
+// not looked at nobody waits for it: a few tries, then none until it is looked at again.
+const PAUSE = 500, LONGEST_PAUSE = 8000, UNSEEN_TRIES = 6;         // ms, ms
 const resting = new Set();
 const wake = () => resting.forEach((go) => go());
+const unseen = () => document.hidden || waiting.contains("away");
 const rest = (lost) => new Promise((done) => {
-  const timer = setTimeout(() => go(), Math.min(LONGEST_PAUSE, PAUSE * 2 ** lost)), go = () => { clearTimeout(timer); resting.delete(go); done(); };
+  const timer = setTimeout(() => (unseen() && lost >= UNSEEN_TRIES) || go(), Math.min(LONGEST_PAUSE, PAUSE * 2 ** lost)), go = () => { clearTimeout(timer); resting.delete(go); done(); };
   resting.add(go);
 });
+const seen = () => { if (!unseen()) wake(); };
+document.addEventListener("visibilitychange", seen);
+lab.on("place", seen, false);
 lab.insist = async (name, extra = {}, moot = () => false) => {
   for (let lost = 0; ; lost++) {
     const answer = await lab.call(name, extra);

@@ -1,9 +1,10 @@
 // The map: what every block did at every step, its views, its cursor, its zoom, and the same as a table.
 const frameNode = find(".plot-frame"), plot = find(".plot"), tip = find(".tip"), live = find(".map > [aria-live]");
-const legend = find(".legend"), versus = find(".versus-pick"), which = find(".which-pick"), note = find(".map-note");
+const legend = find(".legend"), wait = find(".plot-wait"), versus = find(".versus-pick"), which = find(".which-pick"), note = find(".map-note");
 const tableFrame = find(".table-frame"), tableButton = find(".as-table"), unzoom = find(".unzoom");
+wait.hidden = !lab.state.source;          // where nothing was recorded or run, nothing is on its way
 let framed = "", resting = 0, data = null, cells = null, cursor = null, column = null, pinned = null, range = null, level = "";
-const board = chart(plot);
+const board = chart(plot), beside = matchMedia("(min-width: 901px)");
 board.zoomable = !matchMedia("(pointer: coarse)").matches;
 board.zoomed = (next) => { range = next; unzoom.hidden = !range; redraw(); };
 
@@ -44,9 +45,10 @@ function glyphs() {
 }
 function draw() {
   if (!data || !frameNode.clientWidth) return;            // in a place that is not shown; the size observer draws it then
-  const rows = data.blocks.length || 12;
-  const wide = frameNode.clientWidth > 620;
-  frameNode.style.height = `${Math.min(640, Math.max(220, rows * (rows > 20 ? 13.6 : !wide ? 20 : innerHeight > 800 ? 25 : 19))) + 38}px`;
+  // As high as the window allows: beside the knobs it stays in sight, with its headline and an answer where there is room.
+  const rows = data.blocks.length || 12, tall = beside.matches ? (innerHeight - 150) / 30 : innerHeight > 800 ? 25 : 19;
+  const row = rows > 20 ? 13.6 : frameNode.clientWidth > 620 ? Math.min(30, tall) : 20;
+  frameNode.style.height = `${Math.max(220, Math.min(640, rows * row, beside.matches ? innerHeight - 150 : Infinity)) + 38}px`;
   const before = level;
   level = levelNow();
   if (before && before !== level) headings();             // the key to a cell's tiles belongs to the fine level only
@@ -56,9 +58,11 @@ function draw() {
     traces.push({ mode: "lines", line: { color: themed("#FFFFFF"), width: 5 }, ...box(cursor.block, cursor.step) });
     traces.push({ mode: "lines", line: { color: ink(), width: 2.5 }, ...box(cursor.block, cursor.step) });
   }
+  wait.hidden = true;
   board.draw(traces, themed(data.layout), range, column >= 0 && column < data.steps ? column : null, muted());
   element.dataset.drawn = String(Number(element.dataset.drawn || 0) + 1);
   element.dataset.level = level; element.dataset.seen = data.id ?? "";
+  if (early) { const { left, top } = frameNode.getBoundingClientRect(), [x, y] = early; early = null; clicked({ clientX: left + x, clientY: top + y }); }
 }
 new ResizeObserver(() => redraw()).observe(frameNode);
 window.addEventListener("resize", () => redraw());
@@ -92,15 +96,21 @@ function spoken({ block, step }) {
   const reason = data.reasons.names[at(data.reasons.decoded, block, step)] ?? "";
   return `${head}: ${what}${reason ? ` (${reason})` : ""}`;
 }
-// A click is what moved less than a drag.
-let down = null;
+// A click is what moved less than a drag. One that is there before the map is answered with it.
+let down = null, early = null;
 frameNode.addEventListener("pointerdown", (event) => { down = event.isPrimary ? [event.clientX, event.clientY] : null; }, true);
 window.addEventListener("pointerup", (event) => {
   const from = down; down = null;
   if (!from || Math.hypot(event.clientX - from[0], event.clientY - from[1]) > 5) return;
-  const cell = cellAt(event);
-  if (cell) { tip.hidden = true; move(cell, true); frameNode.focus({ preventScroll: true }); }
+  const { left, top } = frameNode.getBoundingClientRect();
+  if (!wait.hidden) { if (frameNode.contains(event.target)) early = [event.clientX - left, event.clientY - top]; }
+  else if (clicked(event)) frameNode.focus({ preventScroll: true });
 }, true);
+function clicked(event) {
+  const cell = cellAt(event);
+  if (cell) { tip.hidden = true; move(cell, true); }
+  return cell;
+}
 frameNode.addEventListener("pointermove", (event) => {
   const cell = cellAt(event);
   tip.hidden = !cell || event.buttons > 0 || event.pointerType === "touch" || (pinned?.block === cell.block && pinned.step === cell.step);

@@ -229,7 +229,10 @@ async function recorded(data) {
     if (race !== mine) return;
     pane.sheets.recorded = steps; pane.final = final; pane.ticks = given.ticks || []; ticks(pane);
   }));
-  if (race === mine) restart();
+  if (race !== mine) return;
+  const chosen = follow ? null : at;               // a step that was chosen before the pictures were there
+  restart();
+  if (chosen !== null) pick(chosen);
 }
 function noted() { find(".note").textContent = lab.sentences(...notes.map((note) => note())); }
 // The race as it is after so many seconds.

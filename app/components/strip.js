@@ -13,30 +13,32 @@ function strip(host) {
     level = map?.dataset.level ?? "fine";
     if (!data || !frame.clientWidth) return;
     frame.style.height = `${Math.min(MOST, ROW * (data.blocks.length || 12))}px`;
-    board.draw(themed([...data[level], ...data.over].filter((trace) => trace.mode !== "markers")), themed(data.layout), null, null, "");
+    board.draw(themed([...data[level], ...data.over].filter((trace) => trace.mode !== "markers").map(unpacked)), themed(data.layout), null, null, "");
     host.dataset.drawn = String(Number(host.dataset.drawn || 0) + 1);
   }
   function redraw() { if (!asked) { asked = true; requestAnimationFrame(draw); } }
-  lab.on("map", (next) => { data = { ...next, fine: next.fine.map(unpacked), coarse: next.coarse.map(unpacked), over: next.over.map(unpacked) }; redraw(); });
+  lab.on("map", (next) => { data = next; redraw(); });
   const show = (net) => { line.replaceChildren(...net.figures.filter((f) => f.brief).map((f) => make("span", { class: f.tone || "" }, make("b", {}, f.value), " ", f.brief))); };
   lab.on("net", show);
   lab.on("knobs", (next) => { undo.hidden = !next.draft; });
   undo.addEventListener("click", () => lab.emit("look", { preset: null, policy: null, undo: true }));
   const wide = matchMedia("(min-width: 901px)"), card = host.parentElement;
   let resting = 0;
-  const lower = () => { if (lab.dragging) rest(); else host.classList.remove("aloft"); };
-  const rest = () => { clearTimeout(resting); resting = setTimeout(lower, LINGER); };
+  // Aloft it has a place and a width of its own; where it stands in the card the style sheet gives both.
+  const down = () => { clearTimeout(resting); host.classList.remove("aloft", "low"); host.removeAttribute("style"); };
+  const rest = () => { clearTimeout(resting); resting = setTimeout(() => (lab.dragging ? rest() : down()), LINGER); };
   card.addEventListener("input", (event) => {
     const map = document.querySelector("#lab-map .plot"), knob = event.target.closest(".knob");
-    if (!wide.matches || !map || !knob) { host.classList.remove("aloft"); return host.removeAttribute("style"); }
+    if (!wide.matches || !map || !knob) return down();
     const { top, bottom, height } = map.getBoundingClientRect(), seen = Math.min(bottom, innerHeight) - Math.max(top, 0), at = card.getBoundingClientRect();
-    if (seen > height / 2) return host.classList.remove("aloft");
+    if (seen > height / 2) return down();
     Object.assign(host.style, { left: `${at.left}px`, width: `${at.width}px` });
     host.classList.add("aloft");
     host.classList.toggle("low", knob.getBoundingClientRect().top < host.offsetHeight + 16);
     rest();
   });
-  window.addEventListener("scroll", () => { if (!lab.dragging) host.classList.remove("aloft"); }, { passive: true });
+  window.addEventListener("scroll", () => { if (!lab.dragging) down(); }, { passive: true });
+  wide.addEventListener("change", down);
   new ResizeObserver(redraw).observe(frame);
   new MutationObserver(redraw).observe(document.body, { attributes: true, attributeFilter: ["class"] });
 }

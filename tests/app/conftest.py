@@ -82,6 +82,16 @@ def chromium():
 def tab(chromium, page_url):
     """Open the page: tab(width=…, height=…, dark=…, query=…), `before` run ahead of its own scripts, and wait for its map
     where it is to be `drawn`. Errors of the page's scripts fail the test."""
+    yield from _tabs(chromium, page_url)
+
+
+@pytest.fixture(scope="module")
+def lasting(chromium, page_url):
+    """`tab` of a page that the tests of a file share: a page load is the dearest thing here."""
+    yield from _tabs(chromium, page_url)
+
+
+def _tabs(chromium, page_url):
     opened, errors = [], []
 
     def open_tab(width: int = 1440, height: int = 900, dark: bool = False, query: str = "",

@@ -16,18 +16,11 @@ SCRUB = "(at) => { const s = document.querySelector('.scrub'); s.value = at === 
 
 
 @pytest.fixture(scope="module")
-def shared(chromium, page_url):
+def shared(lasting):
     """One page for all tests here; each sets the window's size."""
-    context = chromium.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
-    context.set_default_timeout(60_000)
-    errors, page = [], context.new_page()
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(page_url)
-    page.wait_for_selector("#lab-map [data-drawn]")
+    page = lasting(reduced_motion="reduce")
     page.wait_for_function("lab6.state.preset === 'sixbit' && document.querySelector('.answer')")
-    yield page
-    context.close()
-    assert not errors, errors
+    return page
 
 
 @pytest.fixture
@@ -127,6 +120,31 @@ def test_the_answer_is_reached_and_heard_from_the_keyboard(page):
     assert page.evaluate("document.activeElement.className") == "plot-frame"
 
 
+def test_escape_on_a_knob_shuts_the_floating_answer_and_leaves_the_focus_there(page):
+    sized(page, 1280, 500)
+    page.evaluate("() => scrollBy(0, document.querySelector('.plot').getBoundingClientRect().top - 100)")
+    click(page, 5, 15)
+    assert page.evaluate(BOXES)["afloat"]
+    page.locator("#knob-tdc_threshold").evaluate("knob => knob.focus({preventScroll: true})")
+    page.keyboard.press("Escape")
+    assert not page.evaluate(BOXES)["afloat"] and page.evaluate("document.activeElement.id") == "knob-tdc_threshold"
+
+
+def test_the_fold_of_the_numbers_keeps_the_focus_while_the_map_changes(page):
+    sized(page, 1440, 900)
+    click(page, 6, 16)
+    page.focus(".numbers summary")
+    for way in ("fold", "scroll"):
+        if way == "scroll":
+            page.keyboard.press("Enter")
+            page.keyboard.press("Tab")
+        told, on = page.inner_text(".answer"), page.evaluate("document.activeElement.tagName + document.activeElement.className")
+        page.evaluate("way => lab6.emit('look', {policy: {...lab6.state.policy, tdc_threshold: way === 'fold' ? 0.001 : 0.9, warmup_steps: 0}, preset: ''})", way)
+        page.wait_for_function("told => document.querySelector('.answer').innerText !== told", arg=told)
+        assert page.evaluate("document.activeElement.tagName + document.activeElement.className") == on == {"fold": "SUMMARY", "scroll": on}[way]
+    page.click(".numbers summary")
+
+
 def test_every_colour_of_the_clicked_cell_has_its_sentence_and_swatch(page, source):
     sized(page, 1440, 900)
     page.evaluate("scrollTo(0, 0)")
@@ -174,9 +192,39 @@ def test_on_a_phone_the_map_its_outlines_and_the_net_line_stay_while_a_knob_move
         page.wait_for_function("!lab6.state.draft")
 
 
-def test_on_a_low_window_the_strip_shows_the_map_that_is_out_of_sight_and_leaves_the_knob_free(page):
+SEEN = "names => names.map((name) => { const box = document.querySelector(name).getBoundingClientRect(); return [box.top, innerHeight - box.bottom]; }).flat()"
+
+
+@pytest.mark.parametrize("size", [(1100, 700), (1280, 720), (1366, 768), (1440, 900), (1920, 1080)])
+def test_the_whole_map_and_the_draft_are_beside_the_knob_that_is_moved(page, size):
+    sized(page, *size)
+    for name in ("error_threshold", "tdc_threshold", "outlier_threshold"):
+        for block in ("end", "center"):
+            page.evaluate("([name, block]) => document.querySelector(`.knob.${name}`).scrollIntoView({block})", [name, block])
+            page.wait_for_timeout(60)
+            assert min(page.evaluate(SEEN, [".headline", ".map-head", ".plot", f".knob.{name}"])) > -1, (name, block)
+    page.locator("#knob-outlier_threshold").evaluate("knob => { knob.value = 12; knob.dispatchEvent(new Event('input', {bubbles: true})); }")
+    page.wait_for_selector(".draft .undo:visible")
+    assert not page.is_visible(".strip") and page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
+    middle = page.evaluate("() => { const box = document.querySelector('#place-lab').getBoundingClientRect(); return box.left + box.right - innerWidth; }")
+    assert abs(middle) < 2
+
+
+def test_a_large_map_stays_within_a_low_window_too(page):
+    sized(page, 1366, 625)
+    page.evaluate("lab6.open('recording:large')")
+    page.wait_for_function("document.querySelector('.plot').dataset.x === '-0.5,49.5'")
+    page.evaluate("() => document.querySelector('.knob.tdc_threshold').scrollIntoView({block: 'center'})")
+    page.wait_for_timeout(100)
+    assert min(page.evaluate(SEEN, [".headline", ".plot", ".knob.tdc_threshold"])) > -1
+    page.evaluate("lab6.open('recording:red-star')")
+    page.wait_for_function("document.querySelector('.plot').dataset.x === '-0.5,29.5'")
+
+
+def test_the_strip_shows_a_map_that_is_out_of_sight_leaves_the_knob_free_and_is_gone_in_a_narrow_window(page):
     for high, name, block in ((720, "#knob-outlier_threshold", "end"), (500, "#knob-error_threshold", "start")):
         sized(page, 1280, high)
+        page.evaluate("() => { document.querySelector('.lab-right').style.position = 'static'; }")          # as with a tall answer
         page.evaluate("([name, block]) => document.querySelector(name).scrollIntoView({block})", [name, block])
         page.wait_for_timeout(100)
         assert not page.is_visible(".strip")
@@ -192,9 +240,14 @@ def test_on_a_low_window_the_strip_shows_the_map_that_is_out_of_sight_and_leaves
         assert strip["y"] + strip["height"] <= knob["y"] if block == "end" else knob["y"] + knob["height"] <= strip["y"]
         assert page.inner_text(".strip-net").count("≈") >= 2
         page.mouse.up()
+        if block == "start":
+            sized(page, 390, 844)
+            assert page.locator(".strip").evaluate("strip => [strip.className, strip.getAttribute('style'), strip.offsetWidth === strip.parentElement.clientWidth]") == ["strip", None, True]
+            sized(page, 1280, high)
         page.wait_for_selector(".strip", state="hidden")
         page.evaluate("lab6.emit('look', {policy: null, preset: null, undo: true})")
         page.wait_for_function("!lab6.state.draft")
+    page.evaluate("() => { document.querySelector('.lab-right').style.position = ''; }")
 
 
 def test_a_wide_page_has_no_strip_and_the_draft_stands_above_the_map(page):

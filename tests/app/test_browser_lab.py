@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from app.i18n import plain
+
 VIEWS = ("gamma", "drift", "outliers", "verdict", "decision")
 # How often the page has drawn its map, and the pixel in the middle of a pane's canvas.
 ZOOM = "document.querySelector('.plot').dataset.x.split(',').map(Number)"
@@ -11,18 +13,11 @@ DRAWN = "Number(document.querySelector('#lab-map [data-drawn]').dataset.drawn)"
 
 
 @pytest.fixture(scope="module")
-def shared(chromium, page_url):
-    """One page for all tests that need no special window: a page load is the dearest thing here."""
-    context = chromium.new_context(viewport={"width": 1440, "height": 900})
-    context.set_default_timeout(180_000)
-    errors, opened = [], context.new_page()
-    opened.on("pageerror", lambda error: errors.append(str(error)))
-    opened.goto(page_url)
-    opened.wait_for_selector("#lab-map [data-drawn]")
-    opened.wait_for_function("window.lab6.state.sid")
-    yield opened
-    context.close()
-    assert not errors, errors
+def shared(lasting):
+    """One page for all tests that need no special window."""
+    page = lasting()
+    page.wait_for_function("window.lab6.state.sid")
+    return page
 
 
 @pytest.fixture
@@ -143,6 +138,9 @@ def test_every_view_draws(page, view):
 def test_the_map_as_a_table(page):
     page.click(".as-table")
     assert page.locator(".table-frame tbody tr").count() == 12 and page.locator(".table-frame thead th").count() == 31
+    assert "Scroll sideways for all 30 steps →" in page.inner_text(".table-frame caption")
+    for steps in (1, 2):
+        assert page.evaluate("steps => lab6.t('lab.map.caption', {steps, groups: 'qkv'})", steps) == plain("en", "lab.map.caption", steps=steps, groups="qkv")
 
 
 def test_presets_and_break_it(page):
@@ -188,6 +186,39 @@ def test_a_map_drawn_in_a_hidden_place_has_its_width_when_shown(tab):
     page = tab(query="?tab=compare")
     page.click("#tab-lab")
     page.wait_for_function("document.querySelector('.plot canvas')?.getBoundingClientRect().width > 400")
+
+
+def test_no_two_regions_of_the_page_have_one_name(page):
+    names = page.evaluate("[...document.querySelectorAll('#place-lab [role=region]')].map((region) => region.getAttribute('aria-label'))")
+    assert len(names) > 6 and all(names) and len(set(names)) == len(names)
+
+
+# For every selector within @media: what it means in the file, and what the page's own sheets reach under the same condition.
+REACH = """(text) => {
+  const sheet = new CSSStyleSheet(), own = {}, lost = [], media = (rules) => [...rules].filter((rule) => rule instanceof CSSMediaRule);
+  sheet.replaceSync(text);
+  for (const shown of document.styleSheets) for (const block of media(shown.cssRules)) for (const rule of block.cssRules) (own[block.media.mediaText] ??= []).push(rule);
+  for (const block of media(sheet.cssRules)) for (const rule of block.cssRules) for (const node of document.querySelectorAll(rule.selectorText))
+    if (!(own[block.media.mediaText] ?? []).some((there) => there.style.cssText === rule.style.cssText && node.matches(there.selectorText))) lost.push([rule.selectorText, node.className]);
+  return lost; }"""
+
+
+def test_what_the_style_sheet_says_for_some_windows_reaches_what_it_names(page):
+    """Gradio writes its own ancestors before every selector within @media, and after every comma of it."""
+    from app.settings import ROOT
+
+    text = (ROOT / "app" / "static" / "lab.css").read_text(encoding="utf-8")
+    assert page.evaluate(REACH, text) == []
+    assert not re.findall(r":(?:is|where|not|has)\([^)]*,[^)]*\)", text)
+    page.set_viewport_size({"width": 1280, "height": 720})
+    assert page.evaluate("['.words', '.do'].map((name) => getComputedStyle(document.querySelector(`.sentence ${name}`)).gap)") == ["6px", "6px"]
+    assert page.evaluate("getComputedStyle(document.querySelector('.lab-left')).gap") == "8px"
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.evaluate("scrollTo(0, 1e6)")
+    page.wait_for_timeout(100)
+    assert page.evaluate("document.querySelector('.take').getBoundingClientRect().bottom <= document.querySelector('.go-wrap').getBoundingClientRect().top")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.evaluate("scrollTo(0, 0)")
 
 
 def test_dark_mode_is_dark_everywhere(tab):

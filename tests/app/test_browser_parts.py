@@ -63,7 +63,9 @@ def bench(chromium, lab):
         "take": {"recordings": [[r.key, r.title, None] for r in lab.recordings.values()], "models": [], "upload_bytes": 10**7},
     }
 
-    def load(query="", before="", drawn=True):
+    def load(query="", before="", drawn=True, clock=False):
+        if clock:                                    # the test may move the page's clock on
+            page.clock.install()
         page.goto("http://lab.test/" + query)
         if before:
             page.evaluate(before)
@@ -304,6 +306,90 @@ def test_on_a_phone_the_run_button_makes_way_for_the_drafts_own(tab):
 DOWN = "() => { const stock = window.answer; window.down = true; window.answer = (name, ask) => (window.down ? Promise.resolve(undefined) : stock(name, ask)); }"
 SLOW = """() => { const stock = window.answer; let go; const held = new Promise((done) => { go = done; }); window.go = go;
     window.answer = async (name, ask) => { if (name === 'look') await held; return stock(name, ask); }; }"""
+
+
+# `never`: the first look is never settled. Counts the looks that were asked.
+NEVER = """() => { const stock = window.answer; window.looks = 0;
+    window.answer = (name, ask) => (name === 'look' && ++window.looks === 1 ? new Promise(() => {}) : stock(name, ask)); }"""
+
+
+def test_a_question_that_is_never_settled_is_asked_again(bench):
+    page = bench(before=NEVER, drawn=False, clock=True)
+    page.wait_for_selector("[data-preset=w4a8]")
+    page.clock.fast_forward(20_000)
+    page.click("[data-preset=w4a8]")
+    assert page.evaluate("[window.looks, lab6.seen]") == [1, None]
+    page.clock.fast_forward(15_000)
+    page.wait_for_function("lab6.seen && lab6.state.preset === 'w4a8'")
+    assert page.get_attribute(".status", "data-tone") != "bad" and page.evaluate("window.looks") == 2
+
+
+def test_a_server_that_settles_nothing_is_sent_few_questions_and_heard_when_it_wakes(bench):
+    page = bench(clock=True)
+    page.wait_for_function("lab6.state.preset === 'sixbit'")
+    page.clock.fast_forward(5_000)                   # what the page asks on arrival is over
+    page.evaluate("""() => { const stock = window.answer; window.held = []; window.asked = 0; window.wake = () => { window.answer = stock; window.held.forEach((go) => go()); };
+        window.answer = (name, ask) => { window.asked++; return new Promise((done) => window.held.push(() => done(stock(name, ask)))); }; }""")
+    page.click("[data-preset=w4a8]")
+    for _ in range(12):
+        page.clock.fast_forward(31_000)
+        page.wait_for_timeout(20)
+    assert page.evaluate("window.asked") == 3 and "does not answer" in page.inner_text(".status")
+    page.evaluate("wake()")
+    page.wait_for_function("lab6.state.preset === 'w4a8'")
+    page.wait_for_selector(".status:not([data-tone=bad])")
+
+
+def test_nobody_waits_in_a_place_that_is_not_looked_at(bench):
+    page = bench(clock=True)
+    page.wait_for_function("lab6.state.preset === 'sixbit'")
+    page.evaluate(DOWN)
+    page.evaluate("() => { const lost = window.answer; window.looks = 0; window.answer = (name, ask) => { window.looks += name === 'look'; return lost(name, ask); }; }")
+    page.evaluate("() => { document.body.classList.add('away'); lab6.emit('place', 'learn'); }")          # no places here: the hub takes the body
+    page.click("[data-preset=w4a8]")
+    for _ in range(20):
+        page.clock.fast_forward(10_000)
+        page.wait_for_timeout(20)
+    few = page.evaluate("window.looks")
+    assert 2 <= few <= 8
+    page.clock.fast_forward(3_600_000)
+    assert page.evaluate("window.looks") == few
+    page.evaluate("() => { window.down = false; document.body.classList.remove('away'); lab6.emit('place', 'lab'); }")
+    page.wait_for_function("lab6.state.preset === 'w4a8'")
+    assert page.evaluate("window.looks") == few + 1
+
+
+def test_a_click_before_the_map_is_answered_with_it(bench):
+    page = bench(before=SLOW, drawn=False)
+    page.add_style_tag(content=".plot-frame { position: relative; width: 900px; min-height: 240px; } .plot { height: 100%; }")
+    assert page.inner_text(".plot-wait") == "The map is loading…"
+    page.locator(".plot-frame").scroll_into_view_if_needed()
+    box = page.locator(".plot-frame").bounding_box()
+    page.mouse.click(box["x"] + 42 + (900 - 48) / 30 * 20.5, box["y"] + 100)
+    page.evaluate("go()")
+    page.wait_for_function("document.querySelector('.explain h2').textContent.includes('step 21:')")
+    page.wait_for_function("document.querySelector('[data-pane=b] canvas').dataset.shown > 0")
+    page.wait_for_timeout(200)
+    assert not page.is_visible(".plot-wait") and page.inner_text(".step-label") == "step 21 of 30"
+
+
+def test_both_maps_unpack_a_figure_once(bench):
+    page = bench(before="() => { const stock = window.atob; window.read = []; window.atob = (text) => { window.read.push(text); return stock(text); }; }")
+    page.wait_for_function("document.querySelector('.strip').dataset.drawn > 0 && lab6.state.preset === 'sixbit'")
+    page.evaluate("() => { window.read = []; lab6.emit('look', {policy: {...lab6.state.policy, tdc_threshold: 0.22}, preset: ''}); }")
+    page.wait_for_function("lab6.state.draft && document.querySelector('.strip-undo:not([hidden])')")
+    page.wait_for_timeout(100)
+    packed = page.evaluate("""() => { const { fine, coarse, over, cells, reasons } = lab6.seen;
+        return [...[...fine, ...coarse, ...over].flatMap(({ x, y, z }) => [x, y, z].map((array) => array?.bdata)).filter(Boolean), cells, reasons.codes]; }""")
+    assert len(packed) > 8 and sorted(page.evaluate("window.read")) == sorted(packed)
+
+
+def test_the_chinese_sentence_counts_its_object_as_chinese_does(bench):
+    page = bench("?lang=zh")
+    said = """() => [...document.querySelectorAll('.words > *')].slice(0, 6).map((node) => node.selectedOptions?.[0].text ?? node.textContent).join('')"""
+    assert page.evaluate(said) == "一颗大的红色星星，弹跳"
+    page.select_option(".words select >> nth=2", "circle")
+    assert page.evaluate(said) == "一个大的红色圆形，弹跳" and page.evaluate("lab6.request().prompt").startswith("a large red circle bounces")
 
 
 def middle(page, selector):
