@@ -5,6 +5,7 @@
 A CPU shares its clock and its memory with whatever else runs, so a time says little and a ratio of two times that lie
 apart says little more. Here stock and ours take turns, call by call, and who is first changes every time; each pair
 gives one ratio. The stock block is diffusers' own without any run around it; ours includes what a run measures (Γ).
+A dynamic policy has no row of a block, as what its blocks take changes from step to step: its loop tells.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def compare(
 ) -> Iterator[dict]:  # fmt: skip
     """Rows of the table (COLUMNS), as they come: a block and the denoising loop for each thread count and preset.
 
+    A preset of which `has_block_row` is False gets the loop alone.
     folder: a CogVideoX checkpoint. dtype: "float32" or "bfloat16". block_pairs, loop_pairs: 0 leaves the rows out.
     `ratio` is the median of ours / stock over the pairs; above 1 ours takes longer.
     """
@@ -67,7 +69,7 @@ def compare(
                     "torch": torch.__version__.split("+")[0],
                     "commit": commit,
                 }  # fmt: skip
-                if block_pairs:
+                if block_pairs and has_block_row(preset):
                     with torch.no_grad(), record(pipe, PRESETS[preset]) as run:
                         ours = _in_run(run, blocks[middle], arguments, inputs)
                         ratios = _take_turns(lambda: _clock(lambda: stock(**inputs)), ours, block_pairs)
@@ -79,6 +81,11 @@ def compare(
                     yield {"what": f"loop of {steps} steps", **about, **_spread(ratios)}
     finally:
         torch.set_num_threads(before)
+
+
+def has_block_row(preset: str) -> bool:
+    """Whether a computed block of this preset takes the same precision at every step."""
+    return PRESETS[preset].precision != "dynamic"
 
 
 def _take_turns(stock: Callable[[], float], ours: Callable[[], float], pairs: int) -> list[float]:
@@ -120,7 +127,11 @@ def _arguments(pipe, block) -> tuple[dict, dict]:
 
 
 def _in_run(run, block, arguments: dict, inputs: dict) -> Callable[[], float]:
-    """Times the block within `run`, as in a step late enough for every rule to be past its warm-up."""
+    """Times the block as it is computed within `run`, of a policy that `has_block_row`.
+
+    The step never ends, so to the rules it stays the block's first: none lets it be skipped, and where it is cached it
+    is compared with the delta of the call before, as in a later step.
+    """
 
     def once() -> float:
         step = Position(0, "transformer", "", 10, 30, 500.0, False)

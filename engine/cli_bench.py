@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from engine.cli_inputs import local_folder
@@ -16,6 +18,10 @@ MEASURED = "CogVideoXPipeline"
 """What bench, frontier and theory run: their loops, peers and readings are of videos that start from text alone."""
 _REPOSITORY = Path(__file__).resolve().parent.parent
 _RECORDING = _REPOSITORY / "assets" / "recordings" / "sunset-star" / "probe.parquet"
+
+# Options that say nothing to the other kind of bench.
+_OF_STEPS = ("methods", "schedule", "skipped", "layers", "steps", "device", "no_profile", "kernels", "errors")
+_OF_BLOCKS = ("presets", "dtypes", "threads")
 
 
 def add_bench_parser(commands) -> None:
@@ -34,21 +40,24 @@ def add_bench_parser(commands) -> None:
     add("--steps", type=int, default=15, help="steps of a run with block reuse (default: 15)")
     add("--device", default=None, help="default: cuda where there is one")
     add("--out", type=Path, help="CSV to write, anew after every row")
-    add("--append", action="store_true", help="keep rows of other methods that --out holds already")
+    add("--append", action="store_true", help="keep what --out holds already, but for rows that are measured anew")
     add("--no-profile", action="store_true", help="leave out the split of the time by kind of kernel")
     add("--kernels", type=Path, metavar="JSON", help="also write the longest kernels of every method")
     add(
         "--blocks", action="store_true",
         help="on the CPU: one block of a model folder, and its denoising loop, ours and stock in turn; ratios only",
     )  # fmt: skip
-    add("--presets", nargs="+", metavar="NAME", default=["w4a8"], help="with --blocks: beside stock (default: w4a8)")
+    add(
+        "--presets", nargs="+", metavar="NAME", default=["w4a8"],
+        help="with --blocks: beside stock (default: w4a8); a dynamic one gets its loop alone",
+    )  # fmt: skip
     add(
         "--dtypes", nargs="+", metavar="NAME", help="with --blocks: float32, bfloat16 (default: what the CPU does well)"
     )
     add("--threads", nargs="+", type=int, metavar="N", default=[1, 2], help="with --blocks (default: 1 2)")
     add("--errors", action="store_true", help="also one forward per precision against float32 (4 bytes a weight)")
     add("--commit", help="what to note as the commit (default: of this repository)")
-    parser.set_defaults(run=_bench)
+    parser.set_defaults(run=partial(_bench, parser.get_default))
 
 
 def _commit() -> str:
@@ -61,11 +70,21 @@ def _commit() -> str:
     return found.stdout.strip() or "unknown"
 
 
-def _bench(given: argparse.Namespace) -> int:
+def _bench(default: Callable[[str], object], given: argparse.Namespace) -> int:
+    """default: the default value of an option's name."""
     from engine import bench
     from engine.commands import check_target
     from engine.load import device_for
 
+    other = [name for name in (_OF_STEPS if given.blocks else _OF_BLOCKS) if getattr(given, name) != default(name)]
+    if other:
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in other)
+        raise ValueError(
+            f"bench --blocks does not take {options}; leave {'it' if len(other) == 1 else 'them'} out." if given.blocks
+            else f"bench takes {options} with --blocks only; add that, or leave {options} out."
+        )  # fmt: skip
+    if given.append and given.out is None:
+        raise ValueError("--append needs the table to append to; add --out FILE.csv, or leave it out.")
     if given.blocks:
         return _blocks(given)
     methods = [] if given.methods == ["none"] else given.methods or bench.METHODS
@@ -92,14 +111,21 @@ def _bench(given: argparse.Namespace) -> int:
             f"{given.model} has the size of the real model and there is no CUDA card here, so every step would take "
             "many minutes; give --layers 1 for a quick look, or --device cpu to run all of it."
         )
+    table = _Table(given, bench.COLUMNS, ("method",))
     changes = {} if given.layers is None else {"layers": given.layers}
     schedule = _schedule(given, bench.block_count(given.model, given.layers))
     made = bench.Bench(
         given.model, device, schedule, given.commit or _commit(), timed=given.steps, profiled=not given.no_profile,
         **changes,
     )  # fmt: skip
-    table = _Table(given, methods)
-    bench.run(made, methods, lambda row: table.add(row, made.kernels))
+
+    def add(row: dict) -> None:
+        print(_line(row), flush=True)
+        table.add(row)
+        if given.kernels:
+            _write_kernels(given.kernels, made.kernels)
+
+    bench.run(made, methods, add)
     if given.errors:
         for method, error in made.errors().items():
             print(f"{method:20s} one forward against float32: relative error {error:.4g}", flush=True)
@@ -108,11 +134,8 @@ def _bench(given: argparse.Namespace) -> int:
 
 
 def _blocks(given: argparse.Namespace) -> int:
-    import pandas as pd
-
     from engine import bench_blocks
     from engine.commands import check_target
-    from engine.files import write_atomic
     from kernels.target import probe
 
     quantized = [name for name in PRESETS if name != "fp16"]
@@ -130,16 +153,17 @@ def _blocks(given: argparse.Namespace) -> int:
     folder = _timed_folder(given.model, stock=True)
     if given.out is not None:
         check_target(given.out, ".csv")
-    rows = []
+    table = _Table(given, bench_blocks.COLUMNS, ("what", "preset", "dtype", "threads"))
+    loops = [name for name in dict.fromkeys(given.presets) if not bench_blocks.has_block_row(name)]
+    if loops:
+        print(f"{', '.join(loops)}: the loop alone, as what a block takes changes from step to step.", flush=True)
     for dtype in dtypes:
         for row in bench_blocks.compare(folder, dtype, given.presets, given.threads, commit=given.commit or _commit()):
-            rows.append(row)
             print(
                 f"{row['what']:16s} {row['preset']:10s} {dtype:8s} {row['threads']} threads: {row['ratio']:.2f} times "
                 f"stock ({row['lower_quartile']:.2f} to {row['upper_quartile']:.2f}, {row['pairs']} pairs)", flush=True,
             )  # fmt: skip
-            if given.out is not None:
-                write_atomic(given.out, pd.DataFrame(rows, columns=list(bench_blocks.COLUMNS)).to_csv(index=False))
+            table.add(row)
     return 0
 
 
@@ -179,27 +203,23 @@ def _schedule(given: argparse.Namespace, blocks: int):
 
 
 class _Table:
-    """The CSV, whole after every row: what was measured before an interruption is not lost."""
+    """The CSV, whole after every row: what was measured before an interruption is not lost.
 
-    def __init__(self, given: argparse.Namespace, methods):
-        import pandas as pd
+    columns: of the file. key: those that name what a row measures; a row replaces that of the same key. Raises
+    ValueError for a file to append to that is no such table.
+    """
 
-        self._out, self._kernels, self._rows = given.out, given.kernels, []
-        if given.append and given.out and given.out.is_file():
-            old = pd.read_csv(given.out, dtype={"commit": str}).to_dict("records")
-            self._rows = [row for row in old if row.get("method") not in methods]
+    def __init__(self, given: argparse.Namespace, columns: Sequence[str], key: Sequence[str]):
+        self._out, self._columns, self._key = given.out, list(columns), list(key)
+        self._rows = _rows(given.out, key) if given.append and given.out and given.out.is_file() else []
 
-    def add(self, row: dict, kernels: dict) -> None:
-        print(_line(row), flush=True)
+    def add(self, row: dict) -> None:
+        self._rows = [other for other in self._rows if any(other[name] != row[name] for name in self._key)]
         self._rows.append(row)
         self._write()
-        if self._kernels:
-            from engine.files import write_atomic
-
-            longest = {method: [one._asdict() for one in spent[:25]] for method, spent in kernels.items()}
-            write_atomic(self._kernels, json.dumps(longest, indent=1))
 
     def error(self, method: str, error: float) -> None:
+        """Note the error of one forward against float32 in the rows of `method`."""
         for row in self._rows:
             if row["method"] == method:
                 row["forward_error"] = float(f"{error:.4g}")
@@ -209,10 +229,31 @@ class _Table:
         if self._out:
             import pandas as pd
 
-            from engine.bench import COLUMNS
             from engine.files import write_atomic
 
-            write_atomic(self._out, pd.DataFrame(self._rows, columns=list(COLUMNS)).to_csv(index=False))
+            write_atomic(self._out, pd.DataFrame(self._rows, columns=self._columns).to_csv(index=False))
+
+
+def _rows(path: Path, key: Sequence[str]) -> list[dict]:
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(path, dtype={"commit": str})
+    except ValueError:
+        table = pd.DataFrame()
+    if not set(key) <= set(table.columns):
+        raise ValueError(
+            f"--append needs a table that this command wrote, and {shown(path.name)} is none: it has no columns "
+            f"{', '.join(key)}; name another file, or leave --append out to replace it."
+        )
+    return table.to_dict("records")
+
+
+def _write_kernels(path: Path, kernels: dict) -> None:
+    from engine.files import write_atomic
+
+    longest = {method: [one._asdict() for one in spent[:25]] for method, spent in kernels.items()}
+    write_atomic(path, json.dumps(longest, indent=1))
 
 
 def _line(row: dict) -> str:

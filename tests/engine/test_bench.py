@@ -95,7 +95,13 @@ def test_rows_are_on_disk_as_they_come(small, tmp_path, capsys, monkeypatch):
     assert main(["bench", "--methods", "w4a8", "int8_tdc", *common]) == 0
     assert seen == [False, 1] and "a step" in capsys.readouterr().out
     assert main(["bench", "--methods", "w4a16", "--append", *common]) == 0
-    assert list(pd.read_csv(out)["method"]) == ["w4a8", "int8_tdc", "w4a16"]
+    before = pd.read_csv(out)
+    assert list(before["method"]) == ["w4a8", "int8_tdc", "w4a16"]
+    # A row that is measured anew takes the place of the old one, when it comes.
+    assert main(["bench", "--methods", "w4a8", "--append", "--commit", "0123456", *common]) == 0
+    after = pd.read_csv(out, dtype={"commit": str})
+    assert list(after["method"]) == ["int8_tdc", "w4a16", "w4a8"] and after["commit"].iloc[-1] == "0123456"
+    assert after["seconds_per_step"].iloc[0] == before["seconds_per_step"].iloc[1]
 
 
 def test_unknown_names_are_one_sentence(capsys):
@@ -114,6 +120,8 @@ def test_unknown_names_are_one_sentence(capsys):
         (["--out", "/proc/rows.csv"], "its folder takes no new file"),
         (["--out", "rows.txt"], "ends in .csv"),
         (["--kernels", "/proc/kernels.json"], "its folder takes no new file"),
+        (["--append"], "--append needs the table to append to"),
+        (["--presets", "w4a4", "--threads", "1"], "takes --presets and --threads with --blocks only"),
     ],
 )
 def test_what_bench_cannot_do_is_said_before_it_starts(small, capsys, arguments, sentence):
