@@ -156,7 +156,8 @@ def calibration_of(source: Source):
     """The predictor's lines that decided in the run, else those of its probe, else None; weighed where that is known."""
     kept = kept_of(source.trace)
     if "calibration" not in kept:
-        kept["calibration"] = lent(source.trace.meta.calibration or (source.signals.meta.calibration if source.signals else None))
+        lines = source.trace.meta.calibration or (source.signals.meta.calibration if source.signals else None)
+        kept["calibration"] = lent(lines, source.policy)
     return kept["calibration"]
 
 

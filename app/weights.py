@@ -27,9 +27,10 @@ def weights(grid: Grid, calibration: Calibration | None, policy: Policy, model: 
     return np.array(values, float).reshape(len(grid.blocks), 1, len(grid.groups))
 
 
-def lent(calibration: Calibration | None) -> Calibration | None:
-    """The lines that a run was made with; of the embedded model, with today's weights where the run is older than they."""
-    return None if calibration is None else calibration.weighed_like(_embedded())
+def lent(calibration: Calibration | None, policy: Policy) -> Calibration | None:
+    """The lines that a run under `policy` was made with; of the embedded model, with today's weights where the run had no
+    use for weights. One that weighed by lines without them counted every layer as 1, and is told so."""
+    return calibration if calibration is None or weighs(policy) else calibration.weighed_like(_embedded())
 
 
 @cache

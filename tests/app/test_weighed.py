@@ -62,6 +62,17 @@ def test_an_older_recording_is_drafted_with_the_models_weights_of_today(recorded
     assert looks.own_replay(recorded).meta.replay == "open loop" and look(recorded, recorded.policy)["draft"] is None
 
 
+def test_a_run_that_weighed_by_ones_is_told_as_it_decided(recorded):
+    """Its policy weighs, its lines had no weights: today's would contradict what it did."""
+    bare = recorded.trace.meta.calibration
+    made = replay(recorded.signals, OURS, bare).with_meta(replay=None, policy=OURS.to_dict(), calibration=bare)
+    run = replace(recorded, key="file", policy=OURS, trace=made, signals=None)
+    assert looks.calibration_of(run) == bare and (looks.weights_of(run, OURS, looks.grid_of(made)) == 1).all()
+    assert "--sensitivity" in look(run, OURS)["warning"]
+    told = [row[2] for step in (5, 20) for row in explain_in(run, looks.Wish(OURS), 3, step, "en")["layers"]]
+    assert len(told) == 8 and all("weighed 1.0×" in words for words in told)
+
+
 @pytest.mark.parametrize("lang", ["en", "zh-CN"])
 def test_the_explanation_of_a_cell_multiplies_as_the_decision_did(recorded, lang):
     layers, weight = chosen(recorded, OURS)
