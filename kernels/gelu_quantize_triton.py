@@ -8,6 +8,7 @@ import triton.language as tl
 
 from kernels.triton_quantize import (
     STORE_INT8,
+    STORE_INT8_FAST,
     STORE_NVFP4,
     STORE_NVFP4_FAST,
     STORE_PLAIN,
@@ -72,6 +73,7 @@ _TYPES = {"x": "*bf16", **STORE_TYPES, "rows": "i32", "tokens": "i32", "x_batch"
 _ROW = {"TOKENS": 8, "CHANNELS": 512, "WIDTH": 256, "CHUNKS": 2}
 COMPILE_CASES = [
     (_gelu_quantize_kernel, _TYPES, {**_ROW, **STORE_INT8}, {"num_warps": 1}),
+    (_gelu_quantize_kernel, _TYPES, {**_ROW, **STORE_INT8_FAST}, {"num_warps": 1, "min_cc": 89}),
     (_gelu_quantize_kernel, {**_TYPES, "codes": "*u8"}, {**_ROW, "CHUNKS": 1, "CHANNELS": 256, **STORE_NVFP4}, {"num_warps": 1}),
     (_gelu_quantize_kernel, {**_TYPES, "codes": "*u8"}, {**_ROW, "CHUNKS": 1, "CHANNELS": 256, **STORE_NVFP4_FAST}, {"num_warps": 1, "min_cc": 89}),
     (_gelu_quantize_kernel, {**_TYPES, "codes": "*bf16"}, {**_ROW, **STORE_PLAIN}, {"num_warps": 1}),

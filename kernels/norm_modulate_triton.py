@@ -15,6 +15,7 @@ import triton.language as tl
 from kernels import target
 from kernels.triton_quantize import (
     STORE_INT8,
+    STORE_INT8_FAST,
     STORE_NVFP4,
     STORE_NVFP4_FAST,
     STORE_PLAIN,
@@ -211,6 +212,7 @@ _AFFINE_TYPES = {
 }
 COMPILE_CASES = [
     (_norm_modulate_kernel, _TYPES, {**_ROW, **STORE_INT8}, {"num_warps": 1}),
+    (_norm_modulate_kernel, _TYPES, {**_ROW, **STORE_INT8_FAST}, {"num_warps": 1, "min_cc": 89}),
     (_norm_modulate_kernel, {**_TYPES, "codes": "*u8"}, {**_SMALL_ROW, **STORE_NVFP4}, {"num_warps": 1}),
     (_norm_modulate_kernel, {**_TYPES, "codes": "*u8"}, {**_SMALL_ROW, **STORE_NVFP4_FAST}, {"num_warps": 1, "min_cc": 89}),
     (_norm_modulate_kernel, {**_TYPES, "codes": "*bf16"}, {**_ROW, **STORE_PLAIN}, {"num_warps": 1}),

@@ -11,8 +11,16 @@ import triton
 import triton.language as tl
 
 from kernels.activations import Int8Activation, Nvfp4Activation, as_tokens
-from kernels.triton_quantize import STORE_INT8, STORE_NVFP4, STORE_NVFP4_FAST, STORE_TYPES, RowOutput, store_row
-from kernels.triton_rows import load_row
+from kernels.triton_quantize import (
+    STORE_INT8,
+    STORE_INT8_FAST,
+    STORE_NVFP4,
+    STORE_NVFP4_FAST,
+    STORE_TYPES,
+    RowOutput,
+    store_row,
+)
+from kernels.triton_rows import load_chunk, load_row
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -23,7 +31,14 @@ def _quantize_kernel(
 ):
     for step in range(TOKENS):
         row = tl.minimum(tl.program_id(0) * TOKENS + step, rows - 1)
-        y = load_row(x + row.to(tl.int64) * x_token, CHANNELS, WIDTH, CHUNKS, True)
+        token = x + row.to(tl.int64) * x_token
+        if KIND != 0 and HADAMARD == 128 and FAST and not SPLIT and not FOUR_OVER_SIX:
+            # `store_row` takes the values as they are, two to a register.
+            y = ()
+            for i in tl.static_range(CHUNKS):
+                y = y + (load_chunk(token, i, CHANNELS, WIDTH, True),)
+        else:
+            y = load_row(token, CHANNELS, WIDTH, CHUNKS, True)
         store_row(
             y, row, codes, scales, token_scale, absmax, abssum,
             CHANNELS, WIDTH, CHUNKS, KIND, HADAMARD, SPLIT, FOUR_OVER_SIX, FAST,
@@ -54,6 +69,7 @@ _TYPES = {"x": "*bf16", **STORE_TYPES, "rows": "i32", "x_token": "i32"}
 _ROW = {"TOKENS": 8, "CHANNELS": 256, "WIDTH": 256, "CHUNKS": 1}
 COMPILE_CASES = [
     (_quantize_kernel, _TYPES, {**_ROW, **STORE_INT8}, {"num_warps": 1}),
+    (_quantize_kernel, _TYPES, {**_ROW, **STORE_INT8_FAST}, {"num_warps": 1, "min_cc": 89}),
     (_quantize_kernel, {**_TYPES, "codes": "*u8"}, {**_ROW, **STORE_NVFP4}, {"num_warps": 1}),
     (_quantize_kernel, {**_TYPES, "codes": "*u8"}, {**_ROW, **STORE_NVFP4_FAST}, {"num_warps": 1, "min_cc": 89}),
 ]

@@ -100,36 +100,30 @@ def hadamard_128(x, WIDTH: tl.constexpr):
 
     With b_i the bits of a channel's index, a 16-byte load gives a thread b0 … b2; b3 … b7 are the
     lanes. A product's 16 rows of operand B lie in two register bits (row bits 0 and 3) and the
-    lanes' bits 0 and 1, its columns in the lanes' bits 2 … 4: so the first product, batched over
-    256 channels, sums over b1, b3, b4, b2 with columns b5, b6, b7, b0. Its result has the columns'
-    bits where a left operand wants them: the second sums over b5, b6, b0 and keeps b7.
+    lanes' bits 0 and 1, its columns in the lanes' bits 2 … 4 and a register bit: so the first product,
+    batched over 256 channels, sums over b0, b3, b4, b2 with columns b5, b6, b7, b1. Transposed, its result
+    has the columns' bits where a right operand wants its rows: the second sums over b5, b6, b1 and keeps b7.
 
-    The matrices choose where a result's bits go, and two faults of Triton 3.6 leave one choice:
-    b0 and b1 to the register bits 0 and 1 (bytes of registers in another order are shuffled wrongly
-    between threads), b2 and b3, the rest of a run of 16, to the lanes' bits 3 and 4, so that these
-    and the other lanes are neighbours among themselves (a reduction takes any lanes for neighbours).
+    The matrices leave every bit where it was loaded, which two faults of Triton 3.6 ask for: bytes of
+    registers in another order are shuffled wrongly between threads, and a reduction takes any lanes for
+    neighbours. Half of a run of 16 lies in one thread, the other half in the thread beside it.
     """
     RUNS: tl.constexpr = WIDTH // 256
-    # b7, b6, b5, (b4, b3), b2, b1, b0
-    z = tl.reshape(x.to(tl.bfloat16), (RUNS, 2, 2, 2, 4, 2, 2, 2))
-    z = tl.reshape(tl.permute(z, (0, 5, 4, 6, 7, 1, 2, 3)), (RUNS, 16, 16))
+    z = tl.reshape(x.to(tl.bfloat16), (RUNS, 2, 2, 2, 2, 2, 2, 2, 2))
+    # Of b7 … b0: rows b2, b4, b3, b0 and columns b1, b7, b6, b5.
+    z = tl.reshape(tl.permute(z, (0, 6, 4, 5, 8, 7, 1, 2, 3)), (RUNS, 16, 16))
     index = tl.arange(0, 16)
-    # A row's bits 0 … 3 are b4, b2, b3, b1 of the result, a column's b1, b3, b4, b2 of the input.
-    rows = ((index & 3) << 2) | ((index & 4) >> 1) | ((index & 8) >> 3)
-    first = _matrix_16(rows, index, 15)
-    # A row's bits 0 … 3 are b5, b6, b7, b0 of the input, a column's b0, b6, b7, b5 of the result.
-    second = _matrix_16((index & 6) | ((index & 1) << 3) | ((index & 8) >> 3), index, 11)
-    first = tl.broadcast_to(first[None, :, :], (RUNS, 16, 16)).to(MATRIX_TYPE)
-    second = tl.broadcast_to(second[None, :, :], (RUNS, 16, 16)).to(MATRIX_TYPE)
+    first = tl.broadcast_to(signed_matrix_16(index, index, 15)[None, :, :], (RUNS, 16, 16)).to(MATRIX_TYPE)
+    second = tl.broadcast_to(signed_matrix_16(index, index, 11)[None, :, :], (RUNS, 16, 16)).to(MATRIX_TYPE)
     z = tl.dot(first, z.to(MATRIX_TYPE)).to(tl.bfloat16)
-    z = tl.dot(z.to(MATRIX_TYPE), second)
-    # b1, b3, b2, b4, b5, b7, b6, b0
+    z = tl.dot(second, tl.permute(z.to(MATRIX_TYPE), (0, 2, 1)))
+    # Rows b1, b7, b6, b5; columns b2, b4, b3, b0.
     z = tl.reshape(z, (RUNS, 2, 2, 2, 2, 2, 2, 2, 2))
-    return tl.reshape(tl.permute(z, (0, 6, 7, 5, 4, 2, 3, 1, 8)), (WIDTH,))
+    return tl.reshape(tl.permute(z, (0, 2, 3, 4, 6, 7, 5, 1, 8)), (WIDTH,))
 
 
 @triton.jit
-def _matrix_16(rows, columns, MASK: tl.constexpr):
+def signed_matrix_16(rows, columns, MASK: tl.constexpr):
     """(16, 16) of +1, −1 and 0: Hadamard over the index bits in MASK, the identity over the others."""
     bits = rows[:, None] & columns[None, :] & MASK
     same = ((rows[:, None] ^ columns[None, :]) & (15 - MASK)) == 0

@@ -8,6 +8,8 @@ hardware and two E2M1 codes at a time in one register (`_pair_codes`), a third o
 import triton
 import triton.language as tl
 
+from kernels.triton_rows import INTERPRETED
+
 _EXPONENT = tl.constexpr(0x7F800000)
 _SMALLEST_AMAX = tl.constexpr(1e-30)
 
@@ -101,7 +103,7 @@ def nvfp4_chunk(
     if FAST and not FOUR_OVER_SIX:
         scale = (block_max * to_scale).to(tl.float8e4nv)
         # 6 · 2^-14: see `_pair_codes`. Beside a scale of 0 the codes mean nothing, if they are finite.
-        inverse = _reciprocal(tl.maximum(scale.to(tl.float32), 0.0009765625))
+        inverse = reciprocal(tl.maximum(scale.to(tl.float32), 0.0009765625))
         factor = (inverse * (to_scale * 0.0003662109375))[:, None]
         codes = _pair_codes(even * factor, odd * factor)
         bits = scale.to(tl.uint8, bitcast=True)
@@ -117,11 +119,15 @@ def _parted(z, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _reciprocal(x):
+def reciprocal(x):
     """1/x to the last bit or two, without the care that division takes of the largest and smallest x."""
-    return tl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-    )
+    if INTERPRETED:
+        result = 1.0 / x
+    else:
+        result = tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return result
 
 
 @triton.jit

@@ -18,6 +18,7 @@ from kernels.formats import BLOCK
 from kernels.triton_hadamard import hadamard_128, hadamard_groups, hadamard_norm
 from kernels.triton_nvfp4 import block_maxima, nvfp4_chunk, to_block_scale
 from kernels.triton_nvfp4 import token_scale as nvfp4_token_scale
+from kernels.triton_packed import packed_stats, store_packed_row
 from kernels.triton_rows import (
     is_finite,
     round_to_int8,
@@ -89,10 +90,24 @@ def store_row(
     """Quantize and store the token y, CHUNKS of float32 (WIDTH,), zero beyond CHANNELS.
 
     row: its place in the outputs. KIND 0 stores y itself into `codes`, in that tensor's dtype;
-    1 stores INT8; 2 stores NVFP4.
+    1 stores INT8; 2 stores NVFP4. Where `triton_packed` does it, y may be bfloat16.
     """
+    PACKED: tl.constexpr = KIND != 0 and HADAMARD == 128 and FAST and not SPLIT and not FOUR_OVER_SIX
     wide = row.to(tl.int64)
-    if KIND == 0:
+    if PACKED:
+        halves = y
+        if y[0].dtype == tl.bfloat16:
+            largest_in, sum_in = packed_stats(y, WIDTH, CHUNKS)
+        else:
+            largest_in, sum_in = row_max_and_sum(y, CHUNKS)
+            halves = ()
+            for i in tl.static_range(CHUNKS):
+                halves = halves + (y[i].to(tl.bfloat16),)
+        store_packed_row(
+            halves, largest_in, sum_in, row, codes, scales, token_scale, absmax, abssum,
+            CHANNELS, WIDTH, CHUNKS, KIND == 1,
+        )
+    elif KIND == 0:
         for i in tl.static_range(CHUNKS):
             store_chunk(codes + wide * CHANNELS, y[i], i, CHANNELS, WIDTH)
     else:
@@ -204,5 +219,6 @@ STORE_TYPES = {
 STORE_INT8 = {"KIND": INT8, "HADAMARD": 128, "SPLIT": False, "FOUR_OVER_SIX": False, "FAST": False}
 STORE_NVFP4 = {**STORE_INT8, "KIND": NVFP4, "FOUR_OVER_SIX": True}
 # Compute capability 8.9 and newer.
+STORE_INT8_FAST = {**STORE_INT8, "FAST": True}
 STORE_NVFP4_FAST = {**STORE_NVFP4, "FOUR_OVER_SIX": False, "FAST": True}
 STORE_PLAIN = {**STORE_INT8, "KIND": PLAIN, "HADAMARD": 1}

@@ -9,7 +9,7 @@ import importlib.util
 import pytest
 import torch
 
-from kernels import dequantize, hadamard_block
+from kernels import dequantize, hadamard_block, target
 from kernels import gate_residual as gate_module
 from kernels import gelu_quantize as gelu_module
 from kernels import norm_modulate as norm_module
@@ -17,6 +17,8 @@ from kernels import outlier_predicate as outlier_module
 from kernels import qk_norm_rope as qk_module
 from kernels import residual as residual_module
 from kernels.bench_explore import CANDIDATES
+from kernels.quantize_int8 import quantize_int8_torch
+from kernels.quantize_nvfp4 import quantize_nvfp4_torch
 from kernels.target import interpreting
 
 INTERPRETED = interpreting()
@@ -30,6 +32,7 @@ if importlib.util.find_spec("triton") is not None:
     from kernels.norm_modulate_triton import norm_modulate_triton
     from kernels.outlier_predicate_triton import outlier_predicate_triton
     from kernels.qk_norm_rope_triton import qk_norm_rope_triton
+    from kernels.quantize_triton import quantize_int8_triton, quantize_nvfp4_triton
     from kernels.residual_triton import apply_delta_triton, residual_delta_triton
 
 # The interpreter walks programs one by one, and cuts bfloat16 where hardware rounds.
@@ -159,6 +162,45 @@ def test_gelu_quantize(width, dtype, quantize):
         torch.testing.assert_close(ours, twin, rtol=tolerance, atol=tolerance)
     else:
         assert_same_activation(ours, twin, dtype != torch.float32)
+
+
+@pytest.mark.parametrize("quantize", ["int8", "nvfp4"])
+@pytest.mark.parametrize("width", [256, 640] if INTERPRETED else [256, 640, 1920, 3072, 5120, 12288])
+@pytest.mark.parametrize("make", ["plain", "gelu", "norm"])
+def test_rows_of_two_values_to_a_register(make, width, quantize, monkeypatch):
+    if INTERPRETED:
+        # As on a card from compute capability 8.9 on.
+        monkeypatch.setattr(target, "probe", lambda device: target.Target("cuda", (8, 9), True, False, True, True, ""))
+    elif torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("these kernels need compute capability 8.9")
+    x = draw(2, 5, width, dtype=torch.bfloat16)
+    x[0, 0, 3], x[0, 1, 7], x[0, 2], x[0, 3, 5], x[0, 4, 6] = 50.0, 3e4, 0.0, float("nan"), -float("inf")
+    # LayerNorm squares what it takes.
+    large = 1e15 if make == "norm" else 1e30
+    x[1, 0] *= large
+    x[1, 1] /= large
+    # Blocks of every size down to those whose scale is a subnormal number, or 0.
+    x[1, 2] *= torch.logspace(-8, 4, width, device=DEVICE).to(torch.bfloat16)
+    x[1, 3], x[1, 3, 9] = 0.0, -large
+    if make == "plain":
+        ours = (quantize_int8_triton if quantize == "int8" else quantize_nvfp4_triton)(x, 128)
+        twin = (quantize_int8_torch if quantize == "int8" else quantize_nvfp4_torch)(x, 128)
+    elif make == "gelu":
+        ours, twin = gelu_quantize_triton(x, quantize, 128), gelu_module.gelu_quantize_torch(x, quantize, 128)
+    else:
+        streams = [norm_module.Stream(x)]
+        settings = None, None, 1e-5, quantize, 128
+        ours, twin = norm_modulate_triton(streams, *settings), norm_module.norm_modulate_torch(streams, *settings)
+    mine, other = dequantize(ours).view(10, width), dequantize(twin).view(10, width)
+    assert torch.equal(mine.isnan(), other.isnan())
+    coarse = 0.012 if quantize == "int8" else 0.08
+    for row in range(10):
+        if other[row].isfinite().all():
+            # In double precision: the squares of some rows leave float32.
+            assert (mine[row] - other[row]).double().norm() <= coarse * other[row].double().norm()
+            torch.testing.assert_close(ours.absmax[row], twin.absmax[row], rtol=1e-4, atol=0)
+            torch.testing.assert_close(ours.abssum[row], twin.abssum[row], rtol=1e-3, atol=0)
+            torch.testing.assert_close(ours.token_scale[row], twin.token_scale[row], rtol=5e-3, atol=0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
