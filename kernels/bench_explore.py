@@ -21,11 +21,13 @@ from kernels.norm_modulate import Stream, norm_modulate
 
 # Values a thread holds, tokens a program, pipeline stages of its loop, most registers a thread, early start.
 CANDIDATES = {
-    "quantize": ((96, 1, 1), (96, 1, 1, 128), (48, 1, 1), (48, 8, 1)),
-    "norm_modulate": (
-        (96, 1, 1, 128), (96, 1, 1, 128, True), (96, 1, 1, 0, True), (48, 1, 1, 0, True), (48, 2, 1, 128, True),
+    "quantize": (
+        (96, 1, 1, 128), (96, 1, 1, 96), (96, 2, 1, 128), (96, 4, 1, 128), (48, 1, 1), (48, 1, 1, 64), (48, 8, 1),
     ),
-    "gelu_quantize": ((96, 1, 1), (96, 1, 1, 128), (48, 1, 1), (48, 1, 1, 64)),
+    "norm_modulate": (
+        (96, 1, 1, 128, True), (96, 1, 1, 0, True), (96, 1, 1, 160, True), (48, 1, 1, 0, True), (48, 1, 1, 80, True),
+    ),
+    "gelu_quantize": ((96, 1, 1), (96, 1, 1, 128), (48, 1, 1), (48, 1, 1, 64), (48, 1, 1, 80), (24, 1, 1)),
 }
 _BYTES = {"int8": 3.0, "nvfp4": 2.5625}
 # A configuration further from float64 than its format allows is wrong, however fast.
