@@ -9,7 +9,25 @@ import sys
 # of the import.
 gc.set_threshold(200_000, 50, 50)
 
-from engine.cli import main  # noqa: E402
+
+def _run() -> int:
+    """The exit code of the command; a Ctrl-C while it is still being imported ends as one during its work does."""
+    try:
+        _open_streams()
+        from engine.cli import main
+
+        return main()
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 130
+
+
+def _open_streams() -> None:
+    """Whatever the terminal cannot show costs a question mark, and an output that is closed costs nothing."""
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")
 
 
 def _leave(code: int) -> None:
@@ -22,4 +40,4 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    _leave(main())
+    _leave(_run())

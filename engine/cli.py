@@ -25,21 +25,16 @@ from pathlib import Path
 from engine.cli_bench import add_bench_parser
 from engine.cli_inputs import add_inputs
 from engine.cli_quality import EMBEDDED, add_parsers
-from engine.files import shown
+from engine.files import is_text, shown
+from engine.interrupt import patient_interrupts
 from engine.settings import PRESETS, Policy
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    given = _parser().parse_args(argv)
-    # Deprecations inside the libraries are nothing that a person at this prompt could act on.
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
-    from engine import commands
-
     try:
-        run = getattr(given, "run", None) or getattr(commands, given.command)
-        return run(given) or 0
+        with patient_interrupts():
+            return _run(_parser().parse_args(_readable(sys.argv[1:] if argv is None else argv)))
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return 130
@@ -59,6 +54,28 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         print(f"error: {_sentence(error)}", file=sys.stderr)
         return 2
+
+
+def _run(given) -> int:
+    # Deprecations inside the libraries are nothing that a person at this prompt could act on.
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    from engine import commands
+
+    run = getattr(given, "run", None) or getattr(commands, given.command)
+    return run(given) or 0
+
+
+def _readable(arguments: Sequence[str]) -> Sequence[str]:
+    """The arguments, or a ValueError for one that is no text: bytes that its encoding does not have arrive as halves of
+    characters, at which one library or another would stumble after minutes of work."""
+    for argument in arguments:
+        if not is_text(argument):
+            raise ValueError(
+                f"The argument {shown(argument)} is no text in the encoding of this terminal; rename the file, or set a "
+                "UTF-8 locale such as LC_ALL=C.UTF-8."
+            )
+    return arguments
 
 
 def read_policy(given) -> Policy:

@@ -248,11 +248,11 @@ def theory(options) -> int:
 
 def tune(options) -> int:
     """Search thresholds, verify them, write the policy; returns the exit code. Ctrl-C writes nothing."""
+    from engine import commands
     from engine.attach import attach
     from engine.calibrate import adopt
     from engine.cli import read_policy
     from engine.cli_inputs import check_folder_takes, check_taken, read_inputs
-    from engine.commands import check_folder_holds, check_requests, check_target, check_weights, prompts_for
     from engine.settings import Policy
     from engine.tune import Progress
     from engine.tune import tune as search
@@ -262,18 +262,19 @@ def tune(options) -> int:
         raise ValueError(
             f"--keep-quality must be above 0 and at most 1, got {options.keep_quality:g}; 0.98 keeps 98 % of the SSIM."
         )
-    check_target(options.out, ".json")
+    commands.check_target(options.out, ".json")
+    commands.check_asked(options)
     inputs = read_inputs(options)
     _threads(options)
     check_folder_takes(options.model, inputs)
-    check_folder_holds(options.model, [Policy.preset("fp16")])
+    commands.check_folder_holds(options.model, [Policy.preset("fp16")])
     pipe = _open(options)
     check_taken(type(pipe).__name__, inputs)
-    check_weights(pipe, [Policy.preset("fp16")])
+    commands.check_weights(pipe, [Policy.preset("fp16")])
     handle = attach(pipe)
     known = handle.calibration
-    prompts = prompts_for(options, pipe)
-    check_requests(pipe, prompts, options, inputs)
+    prompts = commands.prompts_for(options, pipe)
+    commands.check_requests(pipe, prompts, options, inputs)
     work = search(
         pipe, prompts, options.keep_quality, base=policy, objective=options.objective, steps=options.steps,
         guidance=options.guidance, seed=options.seed, **inputs,

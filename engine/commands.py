@@ -12,7 +12,7 @@ from rich.table import Table
 
 from engine.cli import read_policy
 from engine.cli_inputs import check_folder_takes, check_taken, local_folder, read_inputs
-from engine.files import takes_files
+from engine.files import shown, takes_files
 from engine.folder import PACKED
 from engine.settings import Policy, unweighed
 
@@ -94,7 +94,7 @@ def compare(given) -> int:
                 rows.append(row)
         except KeyboardInterrupt:
             stopped = True
-            err.print("Stopped; the table holds what was done.")
+            err.print("Stopped; the table holds what was done." if rows else "Stopped; no run was done.")
     if given.csv is not None and rows:
         text = pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(index=False)
         write_atomic(given.csv, text)
@@ -113,17 +113,16 @@ def calibrate(given) -> int:
 
     if given.out is not None:
         check_target(given.out, ".json")
+    if given.steps is not None and 0 < given.steps < LEAST_STEPS:
+        raise ValueError(
+            f"--steps must be at least {LEAST_STEPS} to calibrate, got {given.steps}: a line is fitted from step to step."
+        )
     inputs = read_inputs(given)
     err = Console(stderr=True)
     with _bars(err) as bars:
         pipe = ready(given, bars, inputs, [Policy.preset("fp16")])
         prompts = prompts_for(given, pipe)
         request = check_requests(pipe, prompts, given, inputs)[0]
-        if request.steps < LEAST_STEPS:
-            raise ValueError(
-                f"--steps must be at least {LEAST_STEPS} to calibrate, got {request.steps}: a line is fitted from step "
-                "to step."
-            )
         if given.out is None:
             check_cache(cache_path(attachment_of(pipe).model_hash))
         # As `generate` runs the model, so that the fit sees what it will predict.
@@ -207,6 +206,7 @@ def ready(given, bars: Progress, inputs: Mapping, policies: Sequence[Policy]):
     from engine.load import device_for, load
     from kernels.first_use import compile_beside
 
+    check_asked(given)
     task = bars.add_task("loading the model", total=None)
     check_folder_takes(given.model, inputs)
     check_folder_holds(given.model, policies)
@@ -256,6 +256,17 @@ def check_requests(pipe, prompts: list[str], given, inputs: Mapping) -> list:
     ]  # fmt: skip
 
 
+def check_asked(given) -> None:
+    """Refuse what no model can be asked for before one is loaded, and the count of --prompts. Raises ValueError."""
+    from engine.request import check_values
+
+    prompts = [given.prompt] if isinstance(given.prompt, str) else given.prompt or ()
+    if not prompts and not 1 <= given.prompts <= 1000:
+        raise ValueError(f"--prompts must be from 1 to 1,000; got {given.prompts}.")
+    names = ("negative_prompt", "steps", "guidance", "seed", "height", "width", "frames")
+    check_values(prompts=prompts, **{name: getattr(given, name, None) for name in names})
+
+
 def check_folder_holds(model: str, policies: Sequence[Policy]) -> None:
     """`check_weights` by what a local model folder says of itself, before anything of it is loaded.
 
@@ -291,8 +302,6 @@ def prompts_for(given, pipe) -> list[str]:
         return given.prompt
     if not is_embedded(pipe):
         raise ValueError("This model has no prompts of its own; give at least one with --prompt.")
-    if not 1 <= given.prompts <= 1000:
-        raise ValueError(f"--prompts must be from 1 to 1,000; got {given.prompts}.")
     return sample_prompts(given.prompts, given.seed)
 
 
@@ -302,7 +311,7 @@ def check_target(path: Path, suffix: str) -> None:
     A folder for it must be there. What is at `path` stays as it is until the new file is whole.
     """
     if path.suffix.lower() != suffix:
-        raise ValueError(f"Expected a file name that ends in {suffix}; got {path.name[:80]!r}.")
+        raise ValueError(f"Expected a file name that ends in {suffix}; got {shown(str(path))}.")
     if path.is_dir():
         raise ValueError(f"{path} cannot be written: it is a folder; choose another name.")
     folder = path.absolute().parent
@@ -396,5 +405,7 @@ def _table(means, prompts: int) -> Table:
 def _bars(console: Console, count: bool = True) -> Iterator[Progress]:
     columns = [TextColumn("{task.description}"), BarColumn()]
     columns += [MofNCompleteColumn()] if count else [TextColumn("{task.percentage:>3.0f}%")]
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bars:
+    # Where nobody looks, rich would draw no bars but leave an empty line.
+    more = {"console": console, "transient": True, "disable": not console.is_terminal}
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), **more) as bars:
         yield bars

@@ -171,6 +171,15 @@ def of_kind(name: str, value: object, kind: type, example: str, error: type[Valu
         raise error(f"Expected {name} to be {article} {kind.__name__}, such as {example}; got {type(value).__name__}.")
 
 
+def is_text(value: str) -> bool:
+    """Whether every character is one: Python also holds halves of them, which no file and no library takes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def shown(value: object) -> str:
     """A value as it may stand in a sentence: quoted and never long, whatever was sent."""
     try:

@@ -82,6 +82,8 @@ def device_for(device):
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)
+        if found.type == "meta":  # it is there, but holds no values
+            raise TypeError
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         there = "cpu or cuda" if torch.cuda.is_available() else "cpu"

@@ -14,14 +14,14 @@ from numbers import Integral, Real
 from typing import Any
 
 from engine import advice, vocabulary
-from engine.files import shown
+from engine.files import is_text, shown
 from engine.notice import Notice, notice
 from engine.records import check_calibration
 from engine.settings import Policy, check_policy, needs_calibration, out_of_range, unweighed
 from engine.settings import warnings as policy_warnings
 
 EMBEDDED_DEFAULTS = {"steps": 30, "guidance": 3.0}
-LIMITS = {"steps": (1, 1000), "guidance": (0.0, 100.0), "seed": (0, 2**63 - 1), "side": (16, 4096), "frames": (1, 1025)}
+LIMITS = {"steps": (1, 1000), "guidance": (0, 100), "seed": (0, 2**63 - 1), "side": (16, 4096), "frames": (1, 1025)}
 LONGEST_PROMPT = 20_000
 OURS = {
     "num_inference_steps": "give steps=… instead",
@@ -102,6 +102,23 @@ def check(
     )  # fmt: skip
 
 
+def check_values(
+    *, prompts=(), negative_prompt=None, steps=None, guidance=None, seed=None, height=None, width=None, frames=None
+) -> None:
+    """What `check` refuses for every model alike, so that it can be said before one is loaded; None is left out.
+
+    Raises ValueError.
+    """
+    for prompt in prompts:
+        _check_text(prompt, "prompt")
+    if negative_prompt is not None and negative_prompt != "":
+        _check_text(negative_prompt, "negative prompt")
+    numbers = {"steps": steps, "guidance": guidance, "seed": seed, "height": height, "width": width, "frames": frames}
+    for name, value in numbers.items():
+        if value is not None:
+            _number(name, value, None, whole=name != "guidance")
+
+
 def is_embedded(pipe) -> bool:
     """Whether this is the embedded model, trained on the words of `engine.vocabulary` alone."""
     words = getattr(getattr(pipe, "tokenizer", None), "get_vocab", dict)()
@@ -146,17 +163,17 @@ def _default(accepted: Mapping, argument: str, name: str, embedded: bool):
 
 
 def _number(name: str, value, default, whole: bool):
-    low, high = LIMITS[name]
+    low, high = LIMITS["side" if name in ("height", "width") else name]
     value = default if value is None else value
     good = isinstance(value, Real) and not isinstance(value, bool) and low <= value <= high
     if good and whole:
         good = isinstance(value, Integral) or float(value).is_integer()
     if not good:
         raise ValueError(out_of_range(name, whole, f"{low:,}", f"{high:,}", shown(value)))
-    return int(value) if whole else float(value)
+    return int(value) if whole else float(value) + 0.0  # no -0.0
 
 
-def _check_prompt(pipe, prompt, name: str, embedded: bool) -> None:
+def _check_text(prompt, name: str) -> None:
     if not isinstance(prompt, str):
         raise ValueError(
             f"Expected one {name} as text; got {type(prompt).__name__}. For several videos call once per {name}."
@@ -165,6 +182,12 @@ def _check_prompt(pipe, prompt, name: str, embedded: bool) -> None:
         raise ValueError(notice("prompt_blank", "The {name} is empty; describe the video in a sentence.", name=name))
     if len(prompt) > LONGEST_PROMPT:
         raise ValueError(f"The {name} has {len(prompt):,} characters, more than {LONGEST_PROMPT:,}; shorten it.")
+    if not is_text(prompt):
+        raise ValueError(f"The {name} holds half a character (a lone surrogate), which is no text; type it again.")
+
+
+def _check_prompt(pipe, prompt, name: str, embedded: bool) -> None:
+    _check_text(prompt, name)
     if embedded:
         vocabulary.parse(prompt)
     tokenizer = getattr(pipe, "tokenizer", None)

@@ -130,6 +130,31 @@ def test_what_cannot_be_parsed_is_one_line(capsys, arguments, sentence):
     assert stopped.value.code == 2 and sentence in told and told.count("\n") == 1
 
 
+def test_an_argument_that_is_no_text_is_one_line(tmp_path, capsys):
+    # How Python hands on the byte 0xff of a terminal that speaks UTF-8.
+    for arguments in (["--prompt", "\udcff red"], ["--prompt", "p", "--trace", str(tmp_path / "\udcff.parquet")]):
+        assert main(["generate", *arguments]) == 2
+        told = capsys.readouterr().err
+        assert "is no text in the encoding of this terminal" in told and told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "shell, code, shown",
+    [
+        ("PYTHONIOENCODING=ascii {engine} compare --help", 0, "webm, ?,"),
+        ("{engine} generate --help | head -n 1", 0, "usage: python -m engine generate"),
+        ("{engine} generate --prompt p --policy seven_bit >&-", 2, ""),
+        ("{engine} generate --help 2>&- >&-", 0, ""),
+        ("COLUMNS=1 {engine} generate --help", 0, "--negative-prompt"),
+    ],
+)
+def test_streams_that_are_narrow_closed_or_of_few_characters(shell, code, shown):
+    command = shell.format(engine=f"{sys.executable} -m engine")
+    result = subprocess.run(["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == code and "Traceback" not in result.stderr
+    assert shown in result.stdout and bool(result.stdout) == bool(shown)
+
+
 def test_anything_unforeseen_is_a_sentence_too(model, tmp_path, monkeypatch, capsys):
     def broken(*args, **kwargs):
         raise ZeroDivisionError("somewhere\ndeep")

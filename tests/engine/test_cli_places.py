@@ -1,5 +1,6 @@
 """Where the commands write, and which models they take: one rule for all of them, told before a model loads."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,39 @@ def test_a_packed_checkpoint_is_refused_by_what_it_says_of_itself(
 def test_what_is_packed_is_not_packed_again(here, unloaded, tmp_path, capsys):
     assert main(["quantize", str(here / "packed"), str(tmp_path / "again")]) == 2
     assert "is a packed checkpoint already" in capsys.readouterr().err
+
+
+EVERY = ("generate", "compare", "calibrate", "tune")
+
+
+@pytest.mark.parametrize(
+    "commands, arguments, sentence",
+    [
+        (EVERY, ["--prompt", " \n"], "The prompt is empty; describe the video in a sentence."),
+        (EVERY, ["--prompt", "x" * 20_001], "The prompt has 20,001 characters, more than 20,000; shorten it."),
+        (EVERY, ["--steps", "0"], "steps must be a whole number from 1 to 1,000; got 0."),
+        (EVERY, ["--guidance", "nan"], "guidance must be a number from 0 to 100; got nan."),
+        (EVERY, ["--guidance", "-1"], "guidance must be a number from 0 to 100; got -1.0."),
+        (EVERY, ["--seed", "-1"], "seed must be a whole number from 0"),
+        (EVERY, ["--device", "meta"], "The device 'meta' is not available here; leave it out, or choose cpu"),
+        (["generate"], ["--negative-prompt", " "], "The negative prompt is empty"),
+        (["generate"], ["--height", "0"], "height must be a whole number from 16 to 4,096; got 0."),
+        (["generate"], ["--width", "99999"], "width must be a whole number from 16 to 4,096; got 99999."),
+        (["generate"], ["--frames", "0"], "frames must be a whole number from 1 to 1,025; got 0."),
+        (["calibrate"], ["--steps", "1"], "--steps must be at least 2 to calibrate, got 1"),
+        (EVERY[1:], ["--prompts", "0"], "--prompts must be from 1 to 1,000; got 0."),
+    ],
+)
+def test_what_no_model_can_be_asked_for_is_refused_before_one_loads(
+    here, monkeypatch, tmp_path, capsys, commands, arguments, sentence
+):
+    monkeypatch.setattr(import_module("engine.load"), "assemble", lambda *_, **__: pytest.fail("the model was loaded"))
+    monkeypatch.chdir(tmp_path)
+    prompt = [] if {"--prompt", "--prompts"} & set(arguments) else ["--prompt", pipelines.PROMPT]
+    for command in commands:
+        assert main([command, "--model", str(here / "text"), *prompt, *arguments]) == 2
+        told = " ".join(capsys.readouterr().err.split())
+        assert sentence in told and not list(tmp_path.iterdir())
 
 
 WITHOUT_STOCK = "is a packed checkpoint without them; give --model the folder that it was packed from."

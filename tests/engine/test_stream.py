@@ -214,6 +214,7 @@ def test_bad_values_are_refused_before_any_work(cog, changes, sentence):
     [
         ("", "The prompt is empty"),
         ("  \n", "The prompt is empty"),
+        ("a red \ud83d circle", "The prompt holds half a character .a lone surrogate., which is no text"),
         (["two", "prompts"], "Expected one prompt as text; got list"),
         (None, "Expected one prompt"),
         ("a red circle " * 160, "480 tokens and this model reads at most 12"),
