@@ -30,7 +30,10 @@ function answers(home, cell, leave) {
   // Made once: a fold that is replaced between press and release loses its click, and the focus that is on it.
   const answer = make("div", { class: "answer" }), label = make("summary"), inside = make("div"), more = make("details", { class: "numbers" }, label, inside);
   const named = () => { label.textContent = t(more.open ? "lab.explain.no_numbers" : "lab.explain.numbers"); };
-  more.addEventListener("toggle", () => { named(); if (more.isConnected) place(); });
+  // The label stays under the pointer: a taller card may end its column's stay in the window.
+  let stood = 0;
+  label.addEventListener("click", () => { stood = label.getBoundingClientRect().top; });
+  more.addEventListener("toggle", () => { named(); if (afloat()) place(); else if (more.isConnected) scrollBy(0, label.getBoundingClientRect().top - stood); });
   let pin = null, turn = 0, fresh = false, asked = false;
   const afloat = () => card.classList.contains("afloat");
   function dock() {

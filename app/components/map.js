@@ -47,8 +47,8 @@ function draw() {
   if (!data || !frameNode.clientWidth) return;            // in a place that is not shown; the size observer draws it then
   // As high as the window allows: beside the knobs it stays in sight, with its headline and an answer where there is room.
   const rows = data.blocks.length || 12, tall = beside.matches ? (innerHeight - 150) / 30 : innerHeight > 800 ? 25 : 19;
-  const row = rows > 20 ? 13.6 : frameNode.clientWidth > 620 ? Math.min(30, tall) : 20;
-  frameNode.style.height = `${Math.max(220, Math.min(640, rows * row, beside.matches ? innerHeight - 150 : Infinity)) + 38}px`;
+  const row = rows > 20 ? 13.6 : frameNode.clientWidth > 620 ? Math.min(30, tall) : 20, most = beside.matches ? innerHeight - 340 : Infinity;
+  frameNode.style.height = `${Math.max(220, Math.min(640, rows * row, most)) + 38}px`;
   const before = level;
   level = levelNow();
   if (before && before !== level) headings();             // the key to a cell's tiles belongs to the fine level only
@@ -64,6 +64,19 @@ function draw() {
   element.dataset.level = level; element.dataset.seen = data.id ?? "";
   if (early) { const { left, top } = frameNode.getBoundingClientRect(), [x, y] = early; early = null; clicked({ clientX: left + x, clientY: top + y }); }
 }
+// Its column stays in the window beside the knobs (lab.css). What is opened below the map is read by scrolling, so then the
+// column goes with the page until its end is seen, and back.
+const side = element.closest(".lab-right"), GAP = 8;
+let stuck = GAP, scrolled = scrollY;
+function stick(top) { if (side && top !== stuck) { stuck = top; side.style.top = `${top}px`; } }
+const opened = () => !tableFrame.hidden || Boolean(find(".numbers[open]"));
+window.addEventListener("scroll", () => {
+  const by = scrollY - scrolled;
+  scrolled += by;
+  if (by < 0) stick(Math.min(GAP, stuck - by));
+  else if (opened() && side) stick(Math.min(stuck, Math.max(stuck - by, innerHeight - side.offsetHeight - GAP)));
+}, { passive: true });
+lab.on("look", ({ policy }) => { if (policy && !opened()) stick(GAP); }, false);
 new ResizeObserver(() => redraw()).observe(frameNode);
 window.addEventListener("resize", () => redraw());
 let asked = false;

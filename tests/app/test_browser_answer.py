@@ -221,6 +221,28 @@ def test_a_large_map_stays_within_a_low_window_too(page):
     page.wait_for_function("document.querySelector('.plot').dataset.x === '-0.5,29.5'")
 
 
+def test_what_is_opened_below_the_map_is_read_by_scrolling_and_a_knob_brings_the_map_back(page):
+    sized(page, 1280, 720)
+    page.evaluate("scrollTo(0, 0)")
+    click(page, 6, 16)
+    page.evaluate("scrollTo(0, 300)")
+    page.wait_for_timeout(300)
+    before = page.locator(".numbers summary").bounding_box()["y"]
+    page.click(".numbers summary")
+    page.wait_for_timeout(100)
+    assert abs(page.locator(".numbers summary").bounding_box()["y"] - before) < 2          # nothing moves under the pointer
+    for down in range(30):
+        page.evaluate("scrollBy(0, 40)")
+        page.wait_for_timeout(30)
+        if page.evaluate(SEEN, [".explain"])[1] >= 0:
+            break
+    assert 3 < down < 20 and page.locator(".explain").bounding_box()["height"] > 400
+    page.click(".numbers summary")
+    page.evaluate("() => { const knob = document.querySelector('#knob-tdc_threshold'); knob.value = 0.3; knob.dispatchEvent(new Event('input', {bubbles: true})); }")
+    page.wait_for_timeout(100)
+    assert min(page.evaluate(SEEN, [".headline", ".plot"])) > -1
+
+
 def test_the_strip_shows_a_map_that_is_out_of_sight_leaves_the_knob_free_and_is_gone_in_a_narrow_window(page):
     for high, name, block in ((720, "#knob-outlier_threshold", "end"), (500, "#knob-error_threshold", "start")):
         sized(page, 1280, high)
