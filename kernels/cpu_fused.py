@@ -97,7 +97,7 @@ def quantized(x: torch.Tensor, block: int, precision: str = "int8") -> Made:
     """x (…, K), float32 or bfloat16 -> INT8 or NVFP4 after a rotation by `block`. NVFP4: K a multiple of 16."""
     tokens = x.reshape(-1, x.shape[-1]).contiguous()
     made = _made(*tokens.shape, precision, x.dtype)
-    _share(rows().quantize_rows, tokens.shape, (_array(tokens), block, _FORMS[precision], *made.arrays()), 1)
+    share_rows(rows().quantize_rows, *tokens.shape, (_array(tokens), block, _FORMS[precision], *made.arrays()), tokens.shape[1])
     return made
 
 
@@ -105,7 +105,7 @@ def activated(product: Product, block: int, precision: str, dtype: torch.dtype) 
     """GELU in its tanh form of a product. dtype: the model's."""
     made = _made(*product.sums.shape, precision, dtype)
     operands = *product.arrays(), block, _FORMS[precision], *made.arrays()
-    _share(rows().gelu_rows, product.sums.shape, operands, 1)
+    share_rows(rows().gelu_rows, *product.sums.shape, operands, product.sums.shape[1])
     return made
 
 
@@ -142,7 +142,7 @@ def streams(
     norming = norm is not None, rest.modulation.numpy(), rest.weight.numpy(), rest.bias.numpy(), rest.eps, rest.block
     before, outputs = ([_array(part.view(-1, size)) for part in pair] for pair in ((text, video), after))
     operands = tokens, plain, *before, *gating, *outputs, *norming, _FORMS[precision], *made.arrays()
-    _share(rows().stream_rows, shape, operands, 1)
+    share_rows(rows().stream_rows, *shape, operands, size)
     return (made if norm is not None else None), *after
 
 
@@ -159,7 +159,7 @@ def split_heads(product: Product, samples: int, heads: int, affine: torch.Tensor
         rope, plain = (torch.empty(1, width),) * 2, tokens
     turn = (part.reshape(-1, width).float().contiguous().numpy() for part in rope)
     operands = tokens, plain, *product.arrays(), heads, width, affine.numpy(), eps, *turn, _array(outputs)
-    _share(rows().head_rows, product.sums.shape, operands, 2, width)
+    share_rows(rows().head_rows, *product.sums.shape, operands, 2 * width)
     return outputs.view(3, samples, heads, tokens, width).unbind(0)
 
 
@@ -169,7 +169,7 @@ def stream_change(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     count = x.numel() // size
     sums = torch.empty(2, count)
     both = (_array(part.reshape(-1, size).contiguous()) for part in (x, y))
-    _share(rows().change_rows, (count, size), (*both, sums.numpy()))
+    share_rows(rows().change_rows, count, size, (*both, sums.numpy()))
     return sums.view(2, len(x), -1).sum(dim=-1).T
 
 
@@ -185,7 +185,7 @@ def stream_delta(x: torch.Tensor, y: torch.Tensor, old: tuple[torch.Tensor, torc
     both = (_array(part.reshape(-1, size).contiguous()) for part in (x, y))
     before = (part.numpy() for part in (old or (codes, scale)))
     operands = *both, old is not None, *before, codes.numpy(), scale.numpy(), sums.numpy()
-    _share(rows().delta_rows, (count, size), operands, 1)
+    share_rows(rows().delta_rows, count, size, operands, size)
     return codes, scale, sums
 
 
@@ -193,7 +193,7 @@ def add_delta(x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> torc
     """x + codes · scale in x's shape and dtype, for an x that `fits` takes."""
     tokens = x.reshape(-1, x.shape[-1]).contiguous()
     out = torch.empty_like(tokens)
-    _share(rows().add_delta_rows, tokens.shape, (_array(tokens), codes.numpy(), scale.numpy(), _array(out)))
+    share_rows(rows().add_delta_rows, *tokens.shape, (_array(tokens), codes.numpy(), scale.numpy(), _array(out)))
     return out.view(x.shape)
 
 
@@ -245,7 +245,7 @@ def offset(bias: torch.Tensor | None, size: int) -> torch.Tensor:
 
 def scaled(product: Product, out: torch.Tensor) -> torch.Tensor:
     """The values of a product, written to `out` (M, N), float32 or bfloat16."""
-    _share(rows().scale_rows, product.sums.shape, (*product.arrays(), _array(out)))
+    share_rows(rows().scale_rows, *product.sums.shape, (*product.arrays(), _array(out)))
     return out
 
 
@@ -303,20 +303,6 @@ def compile_rows(dtype: torch.dtype) -> None:
     stream_change(x, x)
     codes, scale, _ = stream_delta(x, x, None)
     add_delta(x, codes, scale)
-
-
-def _share(loop, shape, operands: tuple, works: int = 0, size: int | None = None) -> None:
-    """loop(first, last, *operands, …) for all rows of `shape`, with `works` rows of memory of each thread's own."""
-    width = shape[1] if size is None else size
-    share_rows(*shape, lambda first, last: loop(first, last, *operands, *_work(works, width)))
-
-
-def _work(count: int, size: int) -> list:
-    held = getattr(_memory, "work", None)
-    if held is None or held.numel() < count * size:
-        held = _memory.work = torch.empty(max(count * size, 1))
-    whole = held.numpy()
-    return [whole[index * size : (index + 1) * size] for index in range(count)]
 
 
 def _sums(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:

@@ -7,12 +7,12 @@ as shuffles, in LLVM's own vectors of 16, which it then cuts to what the machine
 
 All of it is one file because Numba's cache looks at the file of the function that was asked for, and at no other.
 
-Every pass takes rows first .. last of tensors as contiguous arrays, and z, float32 memory for one token. A product
-comes as its sums (M, N), int32, float32 or bfloat16, with a scale per token (M,), a scale per row of the weight and an
-offset (N,), float32. What a pass makes for the next product depends on `form`: INT8 is codes int8 (M, K), NVFP4 is
-values (M, K), E2M1 value times block scale, both with token_scale (M,); PLAIN is the values themselves. Values are
-float32 or bfloat16, which holds NVFP4 exactly. In every form absmax and abssum (M,) are max|x| and Σ|x| of a token
-before its rotation. `cpu_fused.py` calls.
+Every pass is called with a team and its operands, contiguous arrays: `_on_team` shares the rows out. Its loop does rows
+first .. last of them with z, float32 memory for one token. A product comes as its sums (M, N), int32, float32 or
+bfloat16, with a scale per token (M,), a scale per row of the weight and an offset (N,), float32. What a pass makes for
+the next product depends on `form`: INT8 is codes int8 (M, K), NVFP4 is values (M, K), E2M1 value times block scale, both
+with token_scale (M,); PLAIN is the values themselves. Values are float32 or bfloat16, which holds NVFP4 exactly. In
+every form absmax and abssum (M,) are max|x| and Σ|x| of a token before its rotation. `cpu_fused.py` calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import math
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic, overload
+from numba.np.arrayobj import populate_array
 
 from kernels.formats import BLOCK, E2M1_MAX, E4M3_MAX, INT8_MAX, ROUNDING_MAGIC, SMALLEST_AMAX
 
@@ -51,7 +53,7 @@ _entry = njit(cache=True, **_OPTIONS)
 # Where a large number is added and taken away again in order to round: no such pair may cancel.
 _in_order = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, nogil=True, error_model="numpy")
 
-_I32, _F32 = ir.IntType(32), ir.FloatType()
+_I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 
 @intrinsic
@@ -78,6 +80,87 @@ def _wide(typing_context, value):
         return builder.bitcast(builder.shl(builder.zext(values[0], _I32), ir.Constant(_I32, 16)), _F32)
 
     return types.float32(types.int16), generate
+
+
+def _taken(builder, counter, index: int):
+    """What counter[index], an int64, was before this added one to it, whoever else does."""
+    place = builder.gep(counter, [ir.Constant(_I64, index)])
+    return builder.atomic_rmw("add", place, ir.Constant(_I64, 1), "monotonic")
+
+
+@intrinsic
+def _on_team(typing_context, team, loop, operands):
+    """loop(first, last, *operands, z) for all rows, on the threads of a team, and z of each thread's own.
+
+    team: (GOMP_parallel's address or 0, threads, rows, rows at a time, taken, work). taken: int64 (2,), zeros: how many
+    came and how many parts were taken; work: float32 (threads, size of z). With address 0 whoever calls is one of the
+    team: it may call from several threads with the same `taken`. No thread but the caller touches Python.
+    """
+    inner = loop.get_call_type(typing_context, (types.int64, types.int64, *operands, team[5].copy(ndim=1)), {})
+
+    def generate(context, builder, signature, values):
+        result = loop.dispatcher.get_compile_result(inner)
+        context.add_linking_libs([result.library])
+        kinds = *team, *operands
+        packs = (values[0], len(team)), (values[2], len(operands))
+        parts = [part for pack, count in packs for part in cgutils.unpack_tuple(builder, pack, count)]
+        # A row of an array counts its owners; threads that share a count would fetch it from each other at each row.
+        parts = [_unowned(context, builder, kind, part) for kind, part in zip(kinds, parts)]
+        held = cgutils.alloca_once(builder, ir.LiteralStructType([part.type for part in parts]))
+        for index, part in enumerate(parts):
+            builder.store(part, cgutils.gep_inbounds(builder, held, 0, index))
+        bytes_ = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [bytes_])
+        body = ir.Function(builder.module, kind, f"{builder.function.name}.team")
+        body.linkage = "internal"
+        _write_body(context, body, held.type, kinds, inner, result.fndesc)
+        address, threads = parts[:2]
+        data = builder.bitcast(held, bytes_)
+        with builder.if_else(cgutils.is_null(builder, address)) as (alone, together):
+            with alone:
+                builder.call(body, [data])
+            with together:
+                fork = ir.FunctionType(ir.VoidType(), [kind.as_pointer(), bytes_, _I32, _I32])
+                call = builder.inttoptr(address, fork.as_pointer())
+                builder.call(call, [body, data, builder.trunc(threads, _I32), ir.Constant(_I32, 0)])
+        return context.get_dummy_value()
+
+    return types.none(team, loop, operands), generate
+
+
+def _unowned(context, builder, kind, value):
+    if not isinstance(kind, types.Array):
+        return value
+    array = context.make_array(kind)(context, builder, value)
+    array.meminfo = cgutils.get_null_value(array.meminfo.type)
+    return array._getvalue()
+
+
+def _write_body(context, body, held, kinds, inner, loop) -> None:
+    """What each thread of a team does: take parts until none is left."""
+    builder = ir.IRBuilder(body.append_basic_block())
+    pointer = builder.bitcast(body.args[0], held)
+    parts = [builder.load(cgutils.gep_inbounds(builder, pointer, 0, index)) for index in range(len(kinds))]
+    _, _, rows, step, taken, work = parts[:6]
+    counter = context.make_array(kinds[4])(context, builder, taken).data
+    rooms = context.make_array(kinds[5])(context, builder, work)
+    size = cgutils.unpack_tuple(builder, rooms.shape, 2)[1]
+    z = context.make_array(inner.args[-1])(context, builder)
+    here = builder.gep(rooms.data, [builder.mul(_taken(builder, counter, 0), size)])
+    four = ir.Constant(_I64, 4)
+    populate_array(z, here, shape=[size], strides=[four], itemsize=four, meminfo=None)
+    test, work_on, done = (body.append_basic_block() for _ in range(3))
+    builder.branch(test)
+    builder.position_at_end(test)
+    first = builder.mul(_taken(builder, counter, 1), step)
+    builder.cbranch(builder.icmp_signed("<", first, rows), work_on, done)
+    builder.position_at_end(work_on)
+    last = builder.add(first, step)
+    last = builder.select(builder.icmp_signed("<", last, rows), last, rows)
+    context.call_internal_no_propagate(builder, loop, inner, [first, last, *parts[6:], z._getvalue()])
+    builder.branch(test)
+    builder.position_at_end(done)
+    builder.ret_void()
 
 
 @_part
@@ -334,8 +417,8 @@ def _normalize(z, size, eps):
     return _F(1) / _F(math.sqrt(square / _F(size) + eps))
 
 
-@_entry
-def quantize_rows(first, last, x, block, form, codes, values, token_scale, absmax, abssum, z):
+@_part
+def _quantize_rows(first, last, x, block, form, codes, values, token_scale, absmax, abssum, z):
     """x (M, K) float32 or bfloat16 -> INT8 or NVFP4."""
     size = x.shape[1]
     for row in range(first, last):
@@ -345,8 +428,8 @@ def quantize_rows(first, last, x, block, form, codes, values, token_scale, absma
         _finish(z, size, block, form, row, codes, values, token_scale, absmax, abssum)
 
 
-@_entry
-def gelu_rows(
+@_part
+def _gelu_rows(
     first, last, sums, sum_scale, row_scale, offset, block, form, codes, values, token_scale, absmax, abssum, z
 ):
     """GELU of a product (M, K)."""
@@ -358,8 +441,8 @@ def gelu_rows(
         _finish(z, size, block, form, row, codes, values, token_scale, absmax, abssum)
 
 
-@_entry
-def stream_rows(
+@_part
+def _stream_rows(
     first,
     last,
     tokens,
@@ -419,8 +502,8 @@ def stream_rows(
             _finish(z, size, block, form, row, codes, values, token_scale, absmax, abssum)
 
 
-@_entry
-def head_rows(
+@_part
+def _head_rows(
     first,
     last,
     tokens,
@@ -437,13 +520,13 @@ def head_rows(
     sin,
     outputs,
     z,
-    turned,
 ):
     """A product of q, k and v in one row each -> outputs (3, samples · heads · tokens, width), float32 or bfloat16.
 
     LayerNorm over each head's `width` (a multiple of 16) of q and k by affine (4, width): weight and bias of q, then of
-    k; their pairs turn by cos and sin, (tokens - plain, width), but for the first `plain` tokens of a sample.
+    k; their pairs turn by cos and sin, (tokens - plain, width), but for the first `plain` tokens of a sample. z: 2 width.
     """
+    turned = z[width:]
     for row in range(first, last):
         sample, token, scale = row // tokens, row % tokens, sum_scale[row]
         for which in range(3):
@@ -468,8 +551,8 @@ def head_rows(
                     _put(target, c, z[c])
 
 
-@_entry
-def scale_rows(first, last, sums, sum_scale, row_scale, offset, out):
+@_part
+def _scale_rows(first, last, sums, sum_scale, row_scale, offset, out, z):
     """The values of a product (M, N): out = sums · sum_scale · row_scale + offset, float32 or bfloat16."""
     for row in range(first, last):
         source, scale, target = sums[row], sum_scale[row], out[row]
@@ -477,8 +560,8 @@ def scale_rows(first, last, sums, sum_scale, row_scale, offset, out):
             _put(target, n, _wide(source[n]) * scale * row_scale[n] + offset[n])
 
 
-@_entry
-def change_rows(first, last, x, y, sums):
+@_part
+def _change_rows(first, last, x, y, sums, z):
     """sums[0, m] = Σ|y - x| and sums[1, m] = Σ|x| of x and y (M, C), float32 or bfloat16."""
     for row in range(first, last):
         old, new = x[row], y[row]
@@ -490,8 +573,8 @@ def change_rows(first, last, x, y, sums):
         sums[0, row], sums[1, row] = change, whole
 
 
-@_entry
-def delta_rows(first, last, x, y, has_old, old_codes, old_scale, codes, scale, sums, z):
+@_part
+def _delta_rows(first, last, x, y, has_old, old_codes, old_scale, codes, scale, sums, z):
     """Δ = y - x of x and y (M, C), float32 or bfloat16, as codes int8 (M, C) with scale (M,), NaN for a token that is
     not finite; sums (4, M): Σ|Δ|, Σ|x| and, if has_old, Σ|Δ - old| and Σ|old| of the delta cached before."""
     size = x.shape[1]
@@ -522,10 +605,50 @@ def delta_rows(first, last, x, y, has_old, old_codes, old_scale, codes, scale, s
             codes[row, c] = np.int8(_as_bits(z[c] * factor + _INTEGER_MAGIC))
 
 
-@_entry
-def add_delta_rows(first, last, x, codes, scale, out):
+@_part
+def _add_delta_rows(first, last, x, codes, scale, out, z):
     """out = x + codes · scale for x and out (M, C), float32 or bfloat16."""
     for row in range(first, last):
         source, delta, step, target = x[row], codes[row], scale[row], out[row]
         for c in range(x.shape[1]):
             _put(target, c, _wide(source[c]) + _F(delta[c]) * step)
+
+
+@_entry
+def quantize_rows(team, operands):
+    _on_team(team, _quantize_rows, operands)
+
+
+@_entry
+def gelu_rows(team, operands):
+    _on_team(team, _gelu_rows, operands)
+
+
+@_entry
+def stream_rows(team, operands):
+    _on_team(team, _stream_rows, operands)
+
+
+@_entry
+def head_rows(team, operands):
+    _on_team(team, _head_rows, operands)
+
+
+@_entry
+def scale_rows(team, operands):
+    _on_team(team, _scale_rows, operands)
+
+
+@_entry
+def change_rows(team, operands):
+    _on_team(team, _change_rows, operands)
+
+
+@_entry
+def delta_rows(team, operands):
+    _on_team(team, _delta_rows, operands)
+
+
+@_entry
+def add_delta_rows(team, operands):
+    _on_team(team, _add_delta_rows, operands)

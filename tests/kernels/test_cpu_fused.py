@@ -227,10 +227,10 @@ def test_few_tokens_and_other_dtypes_are_left_to_pytorch():
 @pytest.mark.parametrize("precision", ["int8", "nvfp4"])
 @pytest.mark.parametrize("openmp", [True, False])
 def test_threads_do_not_change_a_bit(openmp, precision, monkeypatch):
-    if openmp and cpu_share._openmp() is None:
+    if openmp and not cpu_share._openmp():
         pytest.skip("PyTorch computes on other threads here")
     if not openmp:
-        monkeypatch.setattr(cpu_share, "_openmp", lambda: None)
+        monkeypatch.setattr(cpu_share, "_openmp", lambda: 0)
     monkeypatch.setattr(cpu_share, "_ELEMENTS_PER_HELPER", 1 << 10)
     monkeypatch.setattr(cpu_share, "_ELEMENTS_PER_THREAD", 1 << 10)
     x, threads, results = draw(701, 256), torch.get_num_threads(), []
@@ -243,17 +243,3 @@ def test_threads_do_not_change_a_bit(openmp, precision, monkeypatch):
     for other in results[1:]:
         for name in ("codes" if precision == "int8" else "values", "token_scale", "absmax", "abssum"):
             assert torch.equal(getattr(results[0], name), getattr(other, name))
-
-
-def test_an_error_on_any_thread_arrives(monkeypatch):
-    def work(first: int, last: int) -> None:
-        if first:
-            raise ValueError("row 350")
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with pytest.raises(ValueError, match="row 350"):
-            cpu_share.share_rows(700, 1 << 12, work)
-    finally:
-        torch.set_num_threads(threads)
