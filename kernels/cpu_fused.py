@@ -97,7 +97,8 @@ def quantized(x: torch.Tensor, block: int, precision: str = "int8") -> Made:
     """x (…, K), float32 or bfloat16 -> INT8 or NVFP4 after a rotation by `block`. NVFP4: K a multiple of 16."""
     tokens = x.reshape(-1, x.shape[-1]).contiguous()
     made = _made(*tokens.shape, precision, x.dtype)
-    share_rows(rows().quantize_rows, *tokens.shape, (_array(tokens), block, _FORMS[precision], *made.arrays()), tokens.shape[1])
+    operands = _array(tokens), block, _FORMS[precision], *made.arrays()
+    share_rows(rows().quantize_rows, *tokens.shape, operands, tokens.shape[1])
     return made
 
 

@@ -10,9 +10,9 @@ All of it is one file because Numba's cache looks at the file of the function th
 Every pass is called with a team and its operands, contiguous arrays: `_on_team` shares the rows out. Its loop does rows
 first .. last of them with z, float32 memory for one token. A product comes as its sums (M, N), int32, float32 or
 bfloat16, with a scale per token (M,), a scale per row of the weight and an offset (N,), float32. What a pass makes for
-the next product depends on `form`: INT8 is codes int8 (M, K), NVFP4 is values (M, K), E2M1 value times block scale, both
-with token_scale (M,); PLAIN is the values themselves. Values are float32 or bfloat16, which holds NVFP4 exactly. In
-every form absmax and abssum (M,) are max|x| and Σ|x| of a token before its rotation. `cpu_fused.py` calls.
+the next product depends on `form`: INT8 is codes int8 (M, K), NVFP4 is values (M, K), E2M1 value times block scale,
+both with token_scale (M,); PLAIN is the values themselves. Values are float32 or bfloat16, which holds NVFP4 exactly.
+In every form absmax and abssum (M,) are max|x| and Σ|x| of a token before its rotation. `cpu_fused.py` calls.
 """
 
 from __future__ import annotations
@@ -524,7 +524,8 @@ def _head_rows(
     """A product of q, k and v in one row each -> outputs (3, samples · heads · tokens, width), float32 or bfloat16.
 
     LayerNorm over each head's `width` (a multiple of 16) of q and k by affine (4, width): weight and bias of q, then of
-    k; their pairs turn by cos and sin, (tokens - plain, width), but for the first `plain` tokens of a sample. z: 2 width.
+    k; their pairs turn by cos and sin, (tokens - plain, width), but for the first `plain` tokens of a sample. z holds
+    2 width.
     """
     turned = z[width:]
     for row in range(first, last):

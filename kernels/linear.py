@@ -18,8 +18,7 @@ from kernels.scaled_output import check_inner
 from kernels.weights import PackedWeight, dequantize_weight, int8_weight, unpack_weight
 from kernels.workspace import Workspace
 
-# Quantized tokens of this many values at a time are multiplied, where the quantizers are PyTorch's and need several times
-# that memory.
+# Tokens of this many values are quantized at a time, where the quantizers are PyTorch's and need several times as much.
 _STRIP = 1 << 20
 
 PRECISIONS = ("nvfp4", "int8", "w4a16")
@@ -86,7 +85,9 @@ def _on_cpu(
 
 
 def _fake_quantized(tokens: torch.Tensor, block: int, precision: str, four_over_six: bool) -> torch.Tensor:
-    return fake_quantize_int8(tokens, block) if precision == "int8" else fake_quantize_nvfp4(tokens, block, four_over_six)
+    if precision == "int8":
+        return fake_quantize_int8(tokens, block)
+    return fake_quantize_nvfp4(tokens, block, four_over_six)
 
 
 def _float_weight(
