@@ -25,6 +25,7 @@ triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not i
 EAGER = dict(tdc_threshold=9.0, warmup_steps=0, protect_last=0)
 POLICIES = {name: replace(policy, **EAGER) if policy.tdc else policy for name, policy in PRESETS.items()}
 POLICIES["lifted"] = replace(PRESETS["sixbit"], precision="nvfp4", purify_to="int8", extrapolation=0.8, **EAGER)
+MINDFUL = {"_scaled_matmul_kernel", "_native_kernel", "_sum_tokens_kernel", "_outlier_predicate_kernel"}
 
 
 @pytest.fixture(params=[(8, 0), (9, 0), (12, 0)], ids=lambda capability: f"sm_{capability[0]}{capability[1]}")
@@ -100,6 +101,29 @@ def test_a_fused_model_launches_nothing_that_was_not_compiled(card, times, monke
     with recorded_launches() as alone, record(pipe, POLICIES["sixbit"]):
         pipelines.latents(pipe, guidance_scale=1.0)
     check({"probe": probed, "without guidance": alone}, compiled)
+
+
+@triton
+def test_calls_of_other_lengths_find_most_of_it_compiled(card, monkeypatch):
+    from kernels import linear_w4a4_triton
+    from tests.kernels.launches import recorded_launches, told
+
+    monkeypatch.setattr(products, "_TILE_ROWS", 16)
+    monkeypatch.setattr(products, "_STRIP_ROWS", 16)
+    # A length that is no whole sixteens, were it taken as it is.
+    monkeypatch.setattr(linear_w4a4_triton, "_CHUNK_BYTES", 2 * 128 * 17)
+    pipe = pipelines.cogvideox(dtype=torch.bfloat16)
+    with recorded_launches() as compiled:
+        handle = attach(pipe)
+    # 27, 16 and 20 tokens of the video, beside 12 of the text; the model's own size has 12 and 12.
+    for height, width, frames in ((48, 48, 9), (64, 32, 5), (80, 32, 5)):
+        missing = set()
+        for policy in (POLICIES["sixbit"], POLICIES["w4a4"]):
+            with recorded_launches() as found, record(pipe, policy, calibration=both_kinds(handle)):
+                pipelines.latents(pipe, height=height, width=width, num_frames=frames)
+            missing |= found - compiled
+        # Products look at what their number of rows divides by, and so do two small kernels that join tokens.
+        assert {launch[0] for launch in missing} <= MINDFUL and len(missing) <= 2, "\n".join(map(told, missing))
 
 
 @triton

@@ -7,6 +7,13 @@ import torch
 
 from kernels import pack_weight, target, warm_up
 from kernels.first_use import Block, Use, compile_beside
+from kernels.gate_residual import gate_residual
+from kernels.gelu_quantize import gelu_quantize
+from kernels.norm_modulate import QUANTIZED, Stream, norm_modulate
+from kernels.qk_norm_rope import qk_norm_rope
+from kernels.quantize_int8 import quantize_int8
+from kernels.quantize_nvfp4 import quantize_nvfp4
+from kernels.residual import apply_delta, residual_delta
 from tests.kernels.launches import recorded_launches
 
 
@@ -44,6 +51,41 @@ def test_progress_counts_sizes_and_then_the_streams(monkeypatch):
         "_residual_delta_kernel", "_sum_tokens_kernel", "_apply_delta_kernel", "_gate_residual_kernel",
         "_qk_layer_norm_rope_kernel", "_outlier_predicate_kernel",
     }  # fmt: skip
+
+
+def launches_at(tokens, samples=2, channels=256, width=64):
+    """What every kernel that walks rows is compiled for at this length: a call of each with `tokens` rows a sample."""
+    x = torch.zeros(samples, tokens, channels, dtype=torch.bfloat16)
+    q, k, _ = torch.zeros(samples, tokens, 3 * channels, dtype=x.dtype).chunk(3, dim=-1)
+    modulation = torch.zeros(samples, 6 * channels, dtype=x.dtype).chunk(6, dim=1)
+    wide, narrow = (torch.zeros(size, dtype=x.dtype) for size in (channels, width))
+    angles = (torch.zeros(tokens - 3, width),) * 2
+    with recorded_launches() as found:
+        cached, _ = residual_delta(x, x)
+        residual_delta(x, x, cached)
+        apply_delta(x, cached)
+        gate_residual(x, x.clone(), modulation[2], out=x)
+        qk_norm_rope(q, k, channels // width, narrow, narrow, narrow, narrow, rope=angles, first=3)
+        qk_norm_rope(q, k, channels // width, wide, None, wide, None, norm="rms", rope=angles, first=3)
+        for quantize in QUANTIZED:
+            norm_modulate([Stream(x[:, :3], *modulation[:2])], wide, wide, quantize=quantize, hadamard=64)
+            norm_modulate([Stream(x[:, :3]), Stream(x[:, 3:])], wide, wide, quantize=quantize, hadamard=64)
+            gelu_quantize(x, quantize=quantize, hadamard=64)
+        for quantize in (quantize_int8, quantize_nvfp4):
+            quantize(x, 64)
+    return found
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (12, 0)])
+def test_what_walks_rows_is_compiled_once_for_all_lengths(monkeypatch, capability):
+    card = target.Target("cuda", capability, True, capability >= (10, 0), True, True, "Triton kernels.")
+    monkeypatch.setattr(target, "probe", lambda _: card)
+    expected = launches_at(39)
+    assert {"_qk_rms_norm_rope_kernel", "_qk_layer_norm_rope_kernel"} < {launch[0] for launch in expected}
+    for tokens in (48, 37, 52):  # whole sixteens, odd, whole fours
+        # The sums of tokens are one small kernel, which looks at what its length divides by.
+        assert {launch[0] for launch in launches_at(tokens) - expected} <= {"_sum_tokens_kernel"}
 
 
 def test_the_loops_compile_beside_other_work_and_only_where_they_are_used():
