@@ -29,31 +29,41 @@ _LEAST = tl.constexpr(0.015625)
 @triton.jit
 def packed_stats(row, WIDTH: tl.constexpr, CHUNKS: tl.constexpr):
     """Largest magnitude and sum of magnitudes of a row: CHUNKS of bfloat16 (WIDTH,). Only the sum tells of NaN."""
-    RUNS: tl.constexpr = WIDTH // 256
-    ones = tl.full((RUNS, 16, 16), 1.0, MATRIX_TYPE)
     largest = _magnitudes(row[0])
-    # All 16 rows of the product are the same.
-    sums = tl.dot(ones, _as_operand(largest, RUNS).to(MATRIX_TYPE))
+    sums = add_by_product(largest, tl.zeros((WIDTH // 256, 16, 16), tl.float32), WIDTH)
     for i in tl.static_range(1, CHUNKS):
         part = _magnitudes(row[i])
         largest = _larger(largest, part)
-        sums = tl.dot(ones, _as_operand(part, RUNS).to(MATRIX_TYPE), sums)
-    return _row_max(_largest_of_8(largest, WIDTH)), tl.sum(tl.reshape(sums, (WIDTH,)), 0) * 0.0625
+        sums = add_by_product(part, sums, WIDTH)
+    return _row_max(_largest_of_8(largest, WIDTH)), total_of(sums, WIDTH)
+
+
+@triton.jit
+def add_by_product(x, sums, WIDTH: tl.constexpr):
+    """Add bfloat16 x (WIDTH,) to sums, float32 (WIDTH/256, 16, 16) for `total_of`: a quarter of the instructions."""
+    RUNS: tl.constexpr = WIDTH // 256
+    return tl.dot(tl.full((RUNS, 16, 16), 1.0, MATRIX_TYPE), _as_operand(x, RUNS).to(MATRIX_TYPE), sums)
+
+
+@triton.jit
+def total_of(sums, WIDTH: tl.constexpr):
+    """The sum over what `add_by_product` was given: all 16 rows of a product with ones are the same."""
+    return tl.sum(tl.reshape(sums, (WIDTH,)), 0) * 0.0625
 
 
 @triton.jit
 def store_packed_row(
     row, largest_in, sum_in, place, codes, scales, token_scale, absmax, abssum,
-    CHANNELS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, INT8: tl.constexpr,
+    CHANNELS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, INT8: tl.constexpr, UNIT: tl.constexpr,
 ):
-    """`store_row` of a token with a rotation of 128: row is CHUNKS of bfloat16 (WIDTH,), zero beyond CHANNELS.
+    """`store_row` of a token with a rotation of 128: UNIT times row, CHUNKS of bfloat16 (WIDTH,), zero beyond CHANNELS.
 
-    largest_in, sum_in: its statistics; place: its row in the outputs.
+    largest_in, sum_in: the statistics of row; place: its row in the outputs. UNIT: a power of two.
     """
     RUNS: tl.constexpr = WIDTH // 256
     wide = place.to(tl.int64)
-    tl.store(absmax + place, tl.where(sum_in == sum_in, largest_in, float("nan")))
-    tl.store(abssum + place, sum_in)
+    tl.store(absmax + place, tl.where(sum_in == sum_in, largest_in, float("nan")) * UNIT)
+    tl.store(abssum + place, sum_in * UNIT)
     # The exponent field of 2^p; those of 2^p and of 2^-p stay within 1 … 253.
     power = tl.minimum(248 - (largest_in.to(tl.int32, bitcast=True) >> 23), 253)
     first, second = _matrices(power, RUNS)
@@ -67,7 +77,7 @@ def store_packed_row(
     for i in tl.static_range(1, CHUNKS):
         largest = tl.maximum(largest, peaks[i])
     largest = _row_max(largest)
-    norm = ((254 - power) << 23).to(tl.float32, bitcast=True) * hadamard_norm(128)
+    norm = ((254 - power) << 23).to(tl.float32, bitcast=True) * (hadamard_norm(128) * UNIT)
     TOP: tl.constexpr = 127.0 if INT8 else 448.0
     inverse = tl.div_rn(1.0, tl.maximum(largest, _LEAST)) * TOP
     step = largest * (1.0 / 127.0 if INT8 else 1.0 / (6.0 * 448.0)) * norm
@@ -78,11 +88,18 @@ def store_packed_row(
             packed = _int8_codes(rotated[i], inverse, WIDTH)
             store_chunk(words + wide * (CHANNELS // 4), packed, i, CHANNELS // 4, WIDTH // 4)
     else:
+        # Both threads of a block store its byte: to gather one of each would move them between threads.
+        halves = tl.arange(0, WIDTH // 8) // 2
+        first_scale = scales + wide * (CHANNELS // 16) + halves
         for i in tl.static_range(CHUNKS):
             bits, factor = _block_scales(peaks[i], inverse, WIDTH)
             packed = _nvfp4_codes(rotated[i], factor, WIDTH)
             store_chunk(words + wide * (CHANNELS // 8), packed, i, CHANNELS // 8, WIDTH // 8)
-            store_chunk(scales + wide * (CHANNELS // 16), bits, i, CHANNELS // 16, WIDTH // 16)
+            places = first_scale + i * (WIDTH // 16)
+            if (i + 1) * WIDTH <= CHANNELS:
+                tl.store(places, bits)
+            else:
+                tl.store(places, bits, mask=i * (WIDTH // 16) + halves < CHANNELS // 16)
 
 
 @triton.jit
@@ -256,7 +273,12 @@ def _block_scales(peaks, to_scale, WIDTH: tl.constexpr):
         bits = rounded.to(tl.uint8, bitcast=True)
     # 6 · 2^-14: see `_nvfp4_codes`. Beside a scale of 0 the codes mean nothing, if they are finite.
     factor = reciprocal(tl.maximum(scale, 0.0009765625)) * (to_scale * 0.0003662109375)
-    return bits, tl.reshape(tl.broadcast_to(factor[:, None], (BLOCKS, 2)), (WIDTH // 8,))
+    return _twice(bits, WIDTH), _twice(factor, WIDTH)
+
+
+@triton.jit
+def _twice(x, WIDTH: tl.constexpr):
+    return tl.reshape(tl.broadcast_to(x[:, None], (WIDTH // 16, 2)), (WIDTH // 8,))
 
 
 @triton.jit
@@ -278,8 +300,10 @@ def _nvfp4_codes(z, factor, WIDTH: tl.constexpr):
     else:
         codes = tl.inline_asm_elementwise(
             """{
-            .reg .b32 a, b, c, d, f, s, t, six;
+            .reg .b32 a, b, c, d, f, s, six, shift, half;
             mov.b32 six, 0x0E000E00;
+            mov.b32 shift, 0x18001800;
+            mov.b32 half, 0x00FF00FF;
             cvt.rn.f16x2.f32 f, $9, $9;
             mov.b32 a, {$1, $3};
             mov.b32 b, {$5, $7};
@@ -293,18 +317,18 @@ def _nvfp4_codes(z, factor, WIDTH: tl.constexpr):
             min.xorsign.abs.f16x2 b, b, six;
             min.xorsign.abs.f16x2 c, c, six;
             min.xorsign.abs.f16x2 d, d, six;
-            shr.u32 s, a, 9; and.b32 s, s, 0x00010001; add.u32 s, s, 0x00FF00FF; add.u32 a, a, s;
-            shr.u32 s, b, 9; and.b32 s, s, 0x00010001; add.u32 s, s, 0x00FF00FF; add.u32 b, b, s;
-            shr.u32 s, c, 9; and.b32 s, s, 0x00010001; add.u32 s, s, 0x00FF00FF; add.u32 c, c, s;
-            shr.u32 s, d, 9; and.b32 s, s, 0x00010001; add.u32 s, s, 0x00FF00FF; add.u32 d, d, s;
+            and.b32 s, a, 0x02000200; fma.rn.f16x2 s, s, shift, half; add.u32 a, a, s;
+            and.b32 s, b, 0x02000200; fma.rn.f16x2 s, s, shift, half; add.u32 b, b, s;
+            and.b32 s, c, 0x02000200; fma.rn.f16x2 s, s, shift, half; add.u32 c, c, s;
+            and.b32 s, d, 0x02000200; fma.rn.f16x2 s, s, shift, half; add.u32 d, d, s;
             prmt.b32 a, a, b, 0x7531;
             prmt.b32 c, c, d, 0x7531;
-            shr.u32 s, a, 1;
-            shr.u32 t, a, 4;
-            lop3.b32 s, s, t, 0x07070707, 0xE4;
-            shl.b32 t, c, 3;
-            lop3.b32 t, t, c, 0x70707070, 0xE4;
-            lop3.b32 $0, s, t, 0x0F0F0F0F, 0xE4;
+            shl.b32 s, a, 3;
+            lop3.b32 a, s, a, 0x70707070, 0xE4;
+            shl.b32 s, c, 3;
+            lop3.b32 c, s, c, 0x70707070, 0xE4;
+            shr.u32 a, a, 4;
+            lop3.b32 $0, a, c, 0x0F0F0F0F, 0xE4;
             }""",
             "=r,h,h,h,h,h,h,h,h,f", [z0, z1, z2, z3, z4, z5, z6, z7, factor], dtype=tl.int32, is_pure=True, pack=1,
         )

@@ -86,11 +86,13 @@ def store_row(
     y, row, codes, scales, token_scale, absmax, abssum,
     CHANNELS: tl.constexpr, WIDTH: tl.constexpr, CHUNKS: tl.constexpr, KIND: tl.constexpr,
     HADAMARD: tl.constexpr, SPLIT: tl.constexpr, FOUR_OVER_SIX: tl.constexpr, FAST: tl.constexpr,
+    UNIT: tl.constexpr = 1.0,
 ):
     """Quantize and store the token y, CHUNKS of float32 (WIDTH,), zero beyond CHANNELS.
 
     row: its place in the outputs. KIND 0 stores y itself into `codes`, in that tensor's dtype;
-    1 stores INT8; 2 stores NVFP4. Where `triton_packed` does it, y may be bfloat16.
+    1 stores INT8; 2 stores NVFP4. Where `triton_packed` does it, y may be
+    bfloat16, and stands for UNIT times itself.
     """
     PACKED: tl.constexpr = KIND != 0 and HADAMARD == 128 and FAST and not SPLIT and not FOUR_OVER_SIX
     wide = row.to(tl.int64)
@@ -105,7 +107,7 @@ def store_row(
                 halves = halves + (y[i].to(tl.bfloat16),)
         store_packed_row(
             halves, largest_in, sum_in, row, codes, scales, token_scale, absmax, abssum,
-            CHANNELS, WIDTH, CHUNKS, KIND == 1,
+            CHANNELS, WIDTH, CHUNKS, KIND == 1, UNIT,
         )
     elif KIND == 0:
         for i in tl.static_range(CHUNKS):
