@@ -115,12 +115,26 @@ def _matrices(power, RUNS: tl.constexpr):
     """The two factors of the rotation, (RUNS, 16, 16): ±2^p in bfloat16, and ±1 and 0 in float16."""
     index = tl.arange(0, 16)
     # Bits 0 … 3 of a row are b1, b3, b4, b0 of the result; of a column b0, b3, b4, b1 of the input.
-    rows = (index & 6) | ((index & 1) << 3) | ((index & 8) >> 3)
-    bits = rows[:, None] & index[None, :]
-    signs = tl.broadcast_to((((0x6996 >> bits) & 1) << 15)[None, :, :], (RUNS, 16, 16)).to(tl.int16)
-    first = _united(signs, tl.broadcast_to((power << 7).to(tl.int16), (RUNS, 16, 16)))
-    second = tl.broadcast_to(signed_matrix_16(index, index, 11)[None, :, :], (RUNS, 16, 16))
+    signs = _patterns((index & 6) | ((index & 1) << 3) | ((index & 8) >> 3))
+    first = _united(_bits(signs, 15, RUNS), tl.broadcast_to((power << 7).to(tl.int16), (RUNS, 16, 16)))
+    # Within a block, that is of equal bit 2, a row's columns are 0 … 3 and 8 … 11, or the others.
+    within = tl.where((index & 4) == 0, 0x0F0F, 0xF0F0)
+    second = (_bits(_patterns(index & 11), 15, RUNS) | (_bits(within, 0, RUNS) * 0x3C00)).to(tl.float16, bitcast=True)
     return first.to(tl.bfloat16, bitcast=True).to(MATRIX_TYPE), second.to(HALF_TYPE)
+
+
+@triton.jit
+def _patterns(rows):
+    """Bit j is the parity of the common bits of a row and j: a row of Sylvester's matrix."""
+    low = (rows & 1) * 0xAAAA ^ ((rows >> 1) & 1) * 0xCCCC
+    return low ^ ((rows >> 2) & 1) * 0xF0F0 ^ (rows >> 3) * 0xFF00
+
+
+@triton.jit
+def _bits(patterns, PLACE: tl.constexpr, RUNS: tl.constexpr):
+    """(RUNS, 16, 16) int16: bit j of pattern i at place PLACE."""
+    bits = ((patterns[:, None] >> tl.arange(0, 16)[None, :]) & 1) << PLACE
+    return tl.broadcast_to(bits[None, :, :], (RUNS, 16, 16)).to(tl.int16)
 
 
 @triton.jit
