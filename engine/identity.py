@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .families import MODEL_SLOTS, transformers_of
 from .files import read_object
-from .folder import PACKED, check_folder
+from .folder import PACKED, LoadError, check_folder
 
 _PICKED = 4
 
@@ -35,7 +35,7 @@ def folder_hash(folder: Path, dtype) -> str | None:
     """
     parts = check_folder(folder)
     if (folder / PACKED).is_file():
-        return read_object(folder / PACKED, "the description of a packed checkpoint").get("model_hash")
+        return read_object(folder / PACKED, "the description of a packed checkpoint", error=LoadError).get("model_hash")
     import diffusers
     import torch
     from accelerate import init_empty_weights

@@ -124,9 +124,9 @@ class Moments:
         """Transformer slot -> step -> (args, kwargs)."""
         return {slot: self._spread.get(slot, first) for slot, first in self._first.items()}
 
-    def evaluations(self, groups: Sequence) -> int:
-        """How many evaluations `output_errors` makes for these dynamic `Group`s at the default precisions."""
-        share = {slot: 1 + len(WEIGHING) * sum(group.model == slot for group in groups) for slot in self.taken}
+    def evaluations(self, groups: Sequence, precisions: Sequence[str] = WEIGHING) -> int:
+        """How many evaluations `output_errors` makes for these dynamic `Group`s at these precisions."""
+        share = {slot: 1 + len(precisions) * sum(group.model == slot for group in groups) for slot in self.taken}
         return sum(len(steps) * share[slot] for slot, steps in self.taken.items())
 
     def _follow(self, position: Position, plan: list[BlockDecision]) -> list[BlockDecision]:
@@ -158,7 +158,7 @@ def output_errors(
     from engine.run import attachment_of, record
 
     groups = [group for _, group in attachment_of(pipe).groups if not group.static]
-    total, rows = moments.evaluations(groups), []
+    total, rows = moments.evaluations(groups, precisions), []
 
     def outputs(slot: str, overrule=None) -> list[torch.Tensor]:
         found = []

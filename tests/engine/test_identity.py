@@ -1,5 +1,6 @@
 """One hash for weights, loaded or not, and what is refused by it before anything is loaded."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from engine import load
 from engine.calibrate import FILE_NAME
 from engine.checkpoint import quantize
 from engine.cli import main
+from engine.folder import PACKED, LoadError
 from engine.identity import folder_hash, model_hash
 from engine.records import Calibration, Coefficient
 from tests import pipelines
@@ -40,6 +42,15 @@ def test_the_embedded_models_lines_are_known_as_its_own_from_its_files():
 def test_a_packed_folder_has_the_hash_of_what_it_was_packed_from(folder, tmp_path):
     quantize(folder, tmp_path / "packed")
     assert folder_hash(tmp_path / "packed", torch.float16) == folder_hash(folder, torch.bfloat16)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "{" * 100_000])
+def test_a_damaged_description_is_a_folder_that_cannot_be_loaded(folder, tmp_path, text):
+    packed = tmp_path / "packed"
+    shutil.copytree(folder, packed)
+    (packed / PACKED).write_text(text)
+    with pytest.raises(LoadError, match="is not the description of a packed checkpoint"):
+        folder_hash(packed, torch.float32)
 
 
 @pytest.mark.parametrize("command", ["generate", "compare"])

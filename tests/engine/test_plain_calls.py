@@ -1,5 +1,6 @@
 """Plain calls follow what the handle said when they began; what is set meanwhile holds from the next call on."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -79,18 +80,35 @@ def test_a_calibration_that_is_set_between_steps_waits_for_the_next_call():
     assert not torch.equal(pipelines.latents(pipe), during)
 
 
-def test_a_cancelled_call_does_not_hold_back_the_next_policy():
-    pipe = pipelines.cogvideox()
-    handle = attach(pipe, policy=LOOSE)
+def stopped_halfway(pipe):
+    """Break off a call whose embeddings outlive it, so that nothing tells that it is over; returns how to call so."""
 
     def stop():
         raise KeyError("stop")
 
-    # Embeddings that the caller holds on to outlive the call, so nothing tells that it is over.
     with torch.no_grad():
         prompt, negative = pipe.encode_prompt(pipelines.PROMPT, max_sequence_length=12)
     held = dict(prompt=None, negative_prompt=None, prompt_embeds=prompt, negative_prompt_embeds=negative)
     with pytest.raises(KeyError):
         pipelines.latents(pipe, callback_on_step_end=between(stop), **held)
+    return held
+
+
+def test_a_cancelled_call_does_not_hold_back_the_next_policy():
+    pipe = pipelines.cogvideox()
+    handle = attach(pipe, policy=LOOSE)
+    held = stopped_halfway(pipe)
     handle.policy = PRESETS["w4a16"]
     assert torch.equal(pipelines.latents(pipe, **held), calls(pipelines.cogvideox, PRESETS["w4a16"], **held))
+
+
+@pytest.mark.parametrize("before, after", [(None, LOOSE), (LOOSE, None)])
+def test_a_cancelled_call_is_not_under_way_once_the_next_one_ended(before, after):
+    pipe = pipelines.cogvideox()
+    handle = attach(pipe, policy=before)
+    held = stopped_halfway(pipe)
+    handle.policy = after
+    pipelines.latents(pipe, **held)
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(handle.detach).result()
+    assert not handle.attached

@@ -80,6 +80,13 @@ def test_a_stop_ends_with_what_is_verified(pipe, few_settings):
     assert seen[-1].policy.precision == "int8" and not seen[-1].policy.tdc
 
 
+def test_without_a_wish_the_models_own_step_count_is_what_is_tuned(pipe, few_settings):
+    seen = []
+    for event in tune(pipe, [pipelines.PROMPT], 0.9, stop=lambda: len(seen) > 1, height=32, width=32, frames=9):
+        seen.append(event)
+    assert seen[-1].policy.tuned_steps == 50
+
+
 @pytest.mark.parametrize("keep, prompts", [(0.0, ["a"]), (1.5, ["a"]), (0.9, [])])
 def test_impossible_wishes_are_one_sentence(pipe, keep, prompts):
     with pytest.raises(ValueError):

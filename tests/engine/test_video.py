@@ -39,6 +39,12 @@ def test_colours_and_order_survive_the_round_trip(tmp_path):
     assert np.abs(frames[16, 60, 90].astype(int) - (220, 30, 30)).max() <= 8
 
 
+@pytest.mark.parametrize("name", ["a.mp4", "a.avi", "a", "a.MKV"])
+def test_it_is_an_mp4_whatever_its_name(tmp_path, name):
+    path = write_mp4(tmp_path / name, clip(3), 8)
+    assert path.read_bytes()[4:8] == b"ftyp" and len(read_mp4(path)[0]) == 3
+
+
 def test_only_the_named_file_is_left_behind_and_it_is_replaced_whole(tmp_path):
     path = tmp_path / "a.mp4"
     write_mp4(path, clip(17), 8)

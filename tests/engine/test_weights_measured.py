@@ -1,5 +1,7 @@
 """The weights of a model: measured on its own output, on every layout, kept with its lines, bounded in time."""
 
+import threading
+
 import pytest
 import torch
 
@@ -8,8 +10,9 @@ from engine.calibrate import cache_path, calibrate, evaluations_for_weights, fin
 from engine.cli import main
 from engine.policy import PRESETS
 from engine.records import Calibration
-from engine.run import record
+from engine.run import record, shell
 from engine.sensitivity import Moments, output_errors, sensitivity
+from engine.stream import Started, generate
 from tests import pipelines
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -76,6 +79,58 @@ def test_moments_are_spread_and_leave_the_run_as_it_was():
     assert len(pipe.transformer._forward_pre_hooks) == 1
 
 
+def test_another_threads_call_meanwhile_is_not_looked_at():
+    """Its forward of the same model comes between the step's plan and the step's own forward."""
+    pipe = pipelines.cogvideox(layers=1)
+    attach(pipe)
+    alone = watched(pipe, num_inference_steps=3).taken["transformer"]
+    moments, others = Moments(pipe), shell(pipe)
+    with moments.watched() as follow:
+
+        def crowded(position, plan):
+            plan = follow(position, plan)
+            other = threading.Thread(
+                target=pipelines.latents, args=(others,),
+                kwargs={"num_inference_steps": 1, "prompt": pipelines.OTHER_PROMPT},
+            )  # fmt: skip
+            other.start()
+            other.join()
+            return plan
+
+        with record(pipe, PRESETS["fp16"], overrule=crowded):
+            pipelines.latents(pipe, num_inference_steps=3)
+    taken = moments.taken["transformer"]
+    assert list(taken) == list(alone) == [0, 1, 2]
+    for (_, found), (_, expected) in zip(taken.values(), alone.values(), strict=True):
+        assert torch.equal(found["encoder_hidden_states"], expected["encoder_hidden_states"])
+        assert torch.equal(found["hidden_states"], expected["hidden_states"])
+
+
+def test_lines_stay_when_weighing_is_broken_off():
+    pipe = pipelines.cogvideox(layers=1)
+
+    def stop(done, total):
+        if done > 3 + 2:  # of the video, and of the weighing
+            raise KeyboardInterrupt
+
+    sizes = {"height": 32, "width": 32, "num_frames": 9}
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(pipe, [pipelines.PROMPT], steps=3, sensitivity=True, progress=stop, **sizes)
+    handle = attach(pipe)
+    assert len(handle.calibration.rows) == 4 and not handle.calibration.weighed
+    assert Calibration.load(cache_path(handle.model_hash)) == handle.calibration
+
+
+def test_what_is_counted_beforehand_is_what_is_evaluated():
+    pipe, seen = pipelines.cogvideox(layers=1), []
+    attach(pipe)
+    found = output_errors(
+        pipe, watched(pipe, num_inference_steps=2), ("int8",), lambda *counts: seen.append(counts)
+    )
+    assert set(found["precision"]) == {"int8"} and len(found) == 4 * 2
+    assert seen == [(done, 2 * (1 + 4)) for done in range(1, 11)]
+
+
 def test_weights_stay_when_lines_are_fitted_anew(tmp_path):
     pipe = pipelines.cogvideox(layers=1)
     sizes = {"height": 32, "width": 32, "num_frames": 9, "guidance": 5.0}
@@ -120,3 +175,8 @@ def test_a_policy_that_weighs_without_weights_is_told_so_where_it_is_set():
     calibrate(pipe, [pipelines.PROMPT], steps=3, keep=False, guidance=5.0, height=32, width=32, num_frames=9)
     with pytest.warns(UserWarning, match="calibrate --sensitivity"):
         attach(pipe, policy=PRESETS["dmpq_sensitive"])
+    for name, said in (("dmpq_sensitive", True), ("dmpq", False)):
+        events = generate(pipe, pipelines.PROMPT, policy=PRESETS[name], steps=3, height=32, width=32, frames=9)
+        warned = " ".join(next(event for event in events if isinstance(event, Started)).warnings)
+        events.close()
+        assert ("every weight is 1" in warned) == said
