@@ -23,7 +23,7 @@ from kernels.workspace import Workspace
 _CHUNK_BYTES = 256 << 20
 
 
-@triton.jit(do_not_specialize=["wanted"])
+@triton.jit
 def _native_kernel(
     a, a_scale, b, b_scale, c, token_scale, tensor_scale, bias, predicate, M, N, K, wanted,
     HAS_BIAS: tl.constexpr, HAS_PREDICATE: tl.constexpr, EVEN_K: tl.constexpr,

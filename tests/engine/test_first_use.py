@@ -105,13 +105,10 @@ def test_a_fused_model_launches_nothing_that_was_not_compiled(card, times, monke
 
 @triton
 def test_calls_of_other_lengths_find_most_of_it_compiled(card, monkeypatch):
-    from kernels import linear_w4a4_triton
     from tests.kernels.launches import recorded_launches, told
 
     monkeypatch.setattr(products, "_TILE_ROWS", 16)
     monkeypatch.setattr(products, "_STRIP_ROWS", 16)
-    # A length that is no whole sixteens, were it taken as it is.
-    monkeypatch.setattr(linear_w4a4_triton, "_CHUNK_BYTES", 2 * 128 * 17)
     pipe = pipelines.cogvideox(dtype=torch.bfloat16)
     with recorded_launches() as compiled:
         handle = attach(pipe)

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from kernels import pack_weight, target, warm_up
+from kernels import pack_weight, quantized_linear, target, warm_up
 from kernels.first_use import Block, Use, compile_beside
 from kernels.gate_residual import gate_residual
 from kernels.gelu_quantize import gelu_quantize
@@ -86,6 +86,21 @@ def test_what_walks_rows_is_compiled_once_for_all_lengths(monkeypatch, capabilit
     for tokens in (48, 37, 52):  # whole sixteens, odd, whole fours
         # The sums of tokens are one small kernel, which looks at what its length divides by.
         assert {launch[0] for launch in launches_at(tokens) - expected} <= {"_sum_tokens_kernel"}
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_slices_of_a_simulated_product_are_compiled_once(monkeypatch):
+    from kernels import linear_w4a4_triton
+
+    card = target.Target("cuda", (9, 0), True, False, True, True, "Triton kernels.")
+    monkeypatch.setattr(target, "probe", lambda _: card)
+    monkeypatch.setattr(linear_w4a4_triton, "_CHUNK_BYTES", 2 * 128 * 17)  # of 17 rows, were that taken as it is
+    packed = weights()[0].packed
+    x = torch.zeros(48, 128, dtype=torch.bfloat16)
+    with recorded_launches() as found:
+        quantized_linear(x, packed, None, "nvfp4")
+    names = [launch[0] for launch in found]
+    assert "_scaled_matmul_kernel" in names and len(names) == len(set(names))
 
 
 def test_the_loops_compile_beside_other_work_and_only_where_they_are_used():
