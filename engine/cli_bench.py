@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from engine.cli_inputs import local_folder
+from engine.cli_inputs import check_threads, local_folder
 from engine.files import shown
 from engine.folder import PACKED, check_folder, pipeline_class
 from engine.settings import PRESETS
@@ -146,8 +146,7 @@ def _blocks(given: argparse.Namespace) -> int:
     unknown = [name for name in dtypes if name not in ("float32", "bfloat16")]
     if unknown:
         raise ValueError(f"--dtypes has {', '.join(unknown)}; expected float32 or bfloat16.")
-    if min(given.threads) < 1:
-        raise ValueError(f"--threads must be at least 1, got {min(given.threads)}.")
+    check_threads(*given.threads)
     if local_folder(given.model) is None:
         raise ValueError(f"--blocks needs a model folder, such as --model assets/tiny; got {shown(given.model)}.")
     folder = _timed_folder(given.model, stock=True)
@@ -263,6 +262,6 @@ def _line(row: dict) -> str:
     split = ", ".join(f"{kind[:-6]} {row[kind]:.0%}" for kind in row if kind.endswith("_share"))
     return (
         f"{row['method']:20s} {row['seconds_per_step'] * 1e3:8.1f} ms a step, {row['skipped']:.0%} skipped, "
-        f"peak {row['peak_gb']} GB, weights {row['weights_gb']} GB, cache {row['cache_gb']} GB, "
+        f"peak {'–' if row['peak_gb'] != row['peak_gb'] else row['peak_gb']} GB, weights {row['weights_gb']} GB, cache {row['cache_gb']} GB, "
         f"{row['bits_computed']:g} bits computed{'; ' + split if split else ''}{wall}"
     )

@@ -16,6 +16,7 @@ from engine.files import existing, shown
 from engine.folder import check_folder, pipeline_class
 
 KINDS = {"image": "an image", "video": "a video"}
+MOST_THREADS = 1024
 
 
 def add_inputs(parser) -> None:
@@ -39,6 +40,13 @@ def read_inputs(given) -> dict:
     readers = {"image": _picture, "video": _clip}
     paths = {name: getattr(given, name) for name in KINDS}
     return {name: readers[name](path) for name, path in paths.items() if path is not None}
+
+
+def check_threads(*counts: int) -> None:
+    """Refuse a count of --threads with which the libraries would fail: some end the process at tens of thousands."""
+    wrong = next((count for count in counts if not 1 <= count <= MOST_THREADS), None)
+    if wrong is not None:
+        raise ValueError(f"--threads must be from 1 to {MOST_THREADS:,}; got {wrong}.")
 
 
 def check_folder_takes(model: str, given: Collection[str]) -> None:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from engine.cli_bench import MEASURED
-from engine.cli_inputs import add_inputs, local_folder
+from engine.cli_inputs import add_inputs, check_threads, local_folder
 from engine.files import existing, shown, takes_files
 from engine.folder import PACKED, check_folder, pipeline_class
 from engine.request import EMBEDDED_DEFAULTS, LIMITS
@@ -365,8 +365,7 @@ def _check_measured(pipeline: str, packed: bool) -> None:
 
 def _threads(options) -> None:
     if options.threads is not None:
-        if options.threads < 1:
-            raise ValueError(f"--threads must be at least 1, got {options.threads}; leave it out for all there are.")
+        check_threads(options.threads)
         import torch
 
         torch.set_num_threads(options.threads)
