@@ -45,6 +45,14 @@ def knows(module, groups, kwargs) -> bool:
     if module.__class__.__name__ != "CogVideoXBlock" or any(name not in groups for name in _GROUPS):
         return False
     attention = module.attn1
+    video, text, temb, rope = (
+        kwargs.get(name) for name in ("hidden_states", "encoder_hidden_states", "temb", "image_rotary_emb")
+    )
+    # What the stock block would broadcast over the samples, or refuse.
+    if not len(video) == len(text) == len(temb):
+        return False
+    if rope is not None and any(part.numel() * attention.heads != video[0].numel() for part in rope):
+        return False
     if (
         type(attention.processor).__name__ != _PROCESSOR
         or kwargs.get("attention_kwargs")

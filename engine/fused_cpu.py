@@ -30,7 +30,7 @@ def applies(module, groups, kwargs, x: torch.Tensor) -> bool:
     tokens = len(x) * (x.shape[1] + text.shape[1])
     widest = max(sum(groups[name].sizes) for name in _GROUPS)
     head = x.shape[-1] // module.attn1.heads
-    return text.dtype == x.dtype and tokens * widest <= _MOST_SUMS and head % 16 == 0 and x.shape[-1] % 16 == 0
+    return text.dtype == x.dtype and tokens * widest <= _MOST_SUMS and head % 16 == 0
 
 
 def cogvideox_block(evaluation, module, groups, hidden_states, encoder_hidden_states, temb, image_rotary_emb=None, **_):
@@ -45,7 +45,7 @@ def cogvideox_block(evaluation, module, groups, hidden_states, encoder_hidden_st
     first = _norm(module.norm1, temb, groups["qkv"])
     product = work(groups["qkv"], lambda precision: cpu_fused.streams(text, video, first, precision)[0])
     norms = attention.norm_q, attention.norm_k
-    affine = torch.stack([part.detach().float() for norm in norms for part in (norm.weight, norm.bias)])
+    affine = torch.stack([part for norm in norms for part in _affine(norm)])
     heads = cpu_fused.split_heads(
         product, samples, attention.heads, affine, attention.norm_q.eps, image_rotary_emb, plain, dtype
     )
@@ -101,9 +101,14 @@ class _Products:
 
 def _norm(module, temb, group) -> Norm:
     modulation = module.linear(module.silu(temb)).float().contiguous()
-    norm = module.norm
-    weight, bias = norm.weight.detach().float(), norm.bias.detach().float()
-    return Norm(weight, bias, norm.eps, modulation, group.packed.hadamard)
+    return Norm(*_affine(module.norm), module.norm.eps, modulation, group.packed.hadamard)
+
+
+def _affine(norm: torch.nn.LayerNorm) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias, float32 (C,); where the norm has none, those that change nothing."""
+    weight = torch.ones(norm.normalized_shape) if norm.weight is None else norm.weight.detach().float()
+    bias = torch.zeros(norm.normalized_shape) if norm.bias is None else norm.bias.detach().float()
+    return weight, bias
 
 
 def _as_made(x: torch.Tensor, precision: str, block: int) -> Made:

@@ -401,7 +401,8 @@ def _gelu(x):
     power = power * rest + _F(2.402265069591007e-1)
     power = power * rest + _F(6.931471805599453e-1)
     power = power * rest + _F(1)
-    return x / (_F(1) + power * _as_float((whole << _I(23)) + _I(0x3F800000)))
+    # Far below zero the bounded power is too small for the largest numbers; there GELU is a zero, of -Inf not a number.
+    return x * _F(0) if x < _F(-20) else x / (_F(1) + power * _as_float((whole << _I(23)) + _I(0x3F800000)))
 
 
 @_part

@@ -15,7 +15,8 @@ from engine.attach import attach
 from engine.policy import PRESETS
 from engine.records import Calibration, Coefficient
 from engine.run import record
-from kernels import residual, target
+from kernels import cpu_fused, residual, target
+from kernels.first_use import compile_for_cpu
 from tests import pipelines
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -134,6 +135,37 @@ def test_a_model_without_a_fused_block_launches_nothing_that_was_not_compiled(ca
         handle = attach(pipe)
     found, _ = launches_of_runs(pipe, POLICIES, calibration=both_kinds(handle))
     check(found, compiled)
+
+
+@pytest.mark.skipif(not cpu_fused.usable(), reason="needs Numba")
+@pytest.mark.parametrize("dtype, native", [(torch.float32, True), (torch.bfloat16, True), (torch.bfloat16, False)])
+@pytest.mark.parametrize("int8", [True, False])
+def test_a_run_on_a_cpu_takes_no_loop_that_was_not_compiled(dtype, native, int8, monkeypatch):
+    from numba import typeof
+
+    here = target.probe("cpu")._replace(native_bf16=native, int8_mm=int8)
+    monkeypatch.setattr(target, "probe", lambda _: here)
+    taken, share = set(), cpu_fused.share_rows
+
+    def noted(loop, count, size, operands, *room):
+        taken.add((loop.__name__, tuple(str(typeof(operand)) for operand in operands)))
+        share(loop, count, size, operands, *room)
+
+    monkeypatch.setattr(cpu_fused, "share_rows", noted)
+    compile_for_cpu(dtype)
+    compiled = set(taken)
+    pipe = pipelines.cogvideox(layers=1, dtype=dtype)
+    handle = attach(pipe)
+    for name, policy in POLICIES.items():
+        with record(pipe, policy, calibration=both_kinds(handle)):
+            pipelines.latents(pipe, num_inference_steps=3)
+        assert not taken - compiled, name
+    with record(pipe, POLICIES["tdc"], probe=True):
+        pipelines.latents(pipe, num_inference_steps=3)
+    with record(pipe, POLICIES["sixbit"]):
+        pipelines.latents(pipe, num_inference_steps=3, guidance_scale=1.0, height=48, width=48)
+    assert not taken - compiled
+    assert {loop for loop, _ in taken} == {loop for loop, _ in compiled}
 
 
 @pytest.mark.parametrize(

@@ -107,10 +107,13 @@ def test_gelu():
     assert (made.values.double() - exact).abs().max() < 2e-6
     torch.testing.assert_close(made.abssum, exact.abs().sum(-1).float(), rtol=1e-5, atol=1e-6)
     # Far out, where the exponential would leave float32.
-    wide = torch.cat([torch.linspace(-200, 200, 4001), torch.tensor([1e20, -1e4, 3e38])])
+    inf = float("inf")
+    wide = torch.cat([torch.linspace(-200, 200, 4001), torch.tensor([1e20, 3e38, inf, -1e4, -1e37, -3e38, -inf])])
     one = torch.ones(len(wide))
     found = activated(Product(wide[:, None].contiguous(), one, one[:1], torch.zeros(1)), 1, "w4a16").values[:, 0]
-    torch.testing.assert_close(found, F.gelu(wide, approximate="tanh"), rtol=1e-5, atol=2e-6)
+    expected = F.gelu(wide, approximate="tanh")
+    assert expected[-1].isnan() and expected[-5] == inf
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6, equal_nan=True)
 
 
 def activated(sums, block, precision, dtype=torch.float32):
