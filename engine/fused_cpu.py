@@ -1,4 +1,4 @@
-"""A CogVideoX block on a CPU, in five passes between its four products.
+"""A CogVideoX block on a CPU, in six passes around its four products.
 
 As in `engine.fused`, whose arithmetic and decisions these are; but a CPU's passes are not a card's. A product's sums go
 straight to the pass that reads them, the gated residual and the LayerNorm after it are one pass, nothing is cut into
