@@ -63,8 +63,10 @@ lab.insist = async (name, extra = {}, moot = () => false) => {
 let flying = false, again = false, asked = 0;
 // Gives the answer; null where the wish was refused (the page then stands where it stood), undefined where none is due:
 // nothing has been recorded or run yet, or a look that is under way takes the wish along.
-let shown = null;
+// Where another run has come to be shown meanwhile, the answer is about the one before, and is asked again.
+let shown = null, arrivals = 0, meanwhile = null;
 async function look(fields = {}) {
+  if (meanwhile) Object.assign(meanwhile, fields);         // a run is being opened: it is asked the same once it is there
   Object.assign(state, "preset" in fields || "policy" in fields ? { undo: false } : {}, fields);      // the newest wish counts
   if (!state.source) return undefined;
   again = true;
@@ -75,8 +77,9 @@ async function look(fields = {}) {
   try {
     while (again) {
       again = false;
-      const { view, versus, policy, preset, source, which } = state;
+      const { view, versus, policy, preset, source, which } = state, before = arrivals;
       const answer = await lab.call("look", { view, versus, policy, preset, source, which, undo: Boolean(state.undo) });
+      if (before !== arrivals) { again = true; continue; }
       if (answer === undefined) {                  // not reached: the wish, or a newer one, is kept
         if (!again) await rest(lost++);
         again = true;
@@ -103,6 +106,7 @@ lab.on("back", () => { aside(false); draw(newest); }, false);
 function settle({ policy, preset, source, map, draft }) {
   Object.assign(state, { policy, preset, source, which: map.which, view: map.view, versus: map.against, draft: Boolean(draft) });
 }
+function came(answer) { arrivals++; take(answer); }          // of a run that is not the one before
 function take(answer) {
   settle(answer);
   if (!shown) setTimeout(arrived, 1000);           // where no cell is explained
@@ -157,7 +161,8 @@ watch("event", () => {
 function ended(answer) {
   const theirs = state.aside;
   aside(false); newest = {};
-  if (!theirs) return take(answer);
+  if (!theirs) return came(answer);
+  arrivals++;
   Object.assign(state, { source: answer.source, versus: "draft", which: answer.map.which });
   lab.emit("unpin", {});                           // the pinned cell was another run's
   look(state.draft ? {} : { policy: null, preset: null });
@@ -168,11 +173,15 @@ let opening = 0;
 async function open(source) {
   const mine = ++opening, newer = () => mine !== opening;
   if (lab.busy) aside(true);
+  meanwhile = {};
   const answer = await lab.insist("open", { source }, newer);
   if (newer()) return undefined;                   // overtaken, not refused
+  const late = meanwhile;
+  meanwhile = null;
   if (!answer) return null;
   if (!lab.busy) lab.emit("race", answer.race ?? { run: source, panes: {}, note: ["lab.race.no_video", {}] });
-  lab.emit("unpin", {}); lab.emit("source", answer.look.about); take(answer.look);
+  lab.emit("unpin", {}); lab.emit("source", answer.look.about); came(answer.look);
+  if (Object.keys(late).length) look(late);
   return answer;
 }
 lab.open = open;

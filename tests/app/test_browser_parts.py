@@ -137,6 +137,48 @@ def test_a_link_to_another_recording_opens_its_videos_too(bench):
     assert page.input_value(".free-text") == "no such words"
 
 
+HELD = """() => { const answer = window.answer; window.hold = ''; window.due = [];
+  window.answer = (name, ask) => name !== window.hold ? answer(name, ask) : new Promise((done) => window.due.push(() => answer(name, ask).then(done)));
+  window.letGo = () => { window.hold = ''; window.due.splice(0).forEach((go) => go()); }; }"""
+
+
+def test_a_look_that_is_answered_after_another_run_was_opened_does_not_bring_the_old_one_back(bench):
+    page = bench(before=HELD)
+    page.wait_for_function("lab6.state.preset === 'sixbit'")
+    page.evaluate("() => { hold = 'look'; lab6.emit('look', {preset: 'w4a8', policy: null}); }")
+    page.wait_for_function("due.length === 1")
+    page.evaluate("lab6.open('recording:large')")
+    page.evaluate("() => { window.drawn = []; lab6.on('map', (map) => drawn.push(map.steps), false); letGo(); }")
+    page.wait_for_function("drawn.length")
+    assert page.evaluate("[lab6.state.source, lab6.state.preset, lab6.seen.steps]") == ["recording:large", "sixbit", 50]
+    assert set(page.evaluate("drawn")) == {50} and "/50" in page.inner_text("[data-pane=b] .clock")
+
+
+def test_a_look_that_is_answered_after_the_run_ended_does_not_hide_the_run(bench, lab, source):
+    page = bench(before=HELD)
+    start(page, source)
+    page.evaluate("() => { hold = 'look'; lab6.setLanguage('zh-CN'); }")
+    page.wait_for_function("due.length === 1")
+    session = lab.sessions.get("tab")
+    session.show(type(source)(**{**vars(source), "key": "run:1"}))
+    done = lab.look(session, session.current, lab.wish({}, session.current), "en")
+    page.evaluate("event => { tell(event); tell({over: true}); letGo(); }", {"look": done})
+    page.wait_for_function("document.querySelector('.preset-what').textContent.startsWith('论文')")
+    page.wait_for_function("document.querySelector('#lab-net dt').textContent.includes('比特')")
+    assert page.evaluate("lab6.state.source") == "run:1"
+
+
+def test_what_is_asked_for_while_a_run_is_opened_is_asked_of_that_run(bench):
+    page = bench(before=HELD)
+    page.wait_for_function("lab6.state.preset === 'sixbit'")
+    page.evaluate("() => { hold = 'open'; window.opened = lab6.open('recording:large'); }")
+    page.wait_for_function("due.length === 1")
+    page.click("[data-preset=w4a8]")
+    page.wait_for_function("lab6.state.preset === 'w4a8' && lab6.state.source === 'recording:red-star'")
+    page.evaluate("() => { letGo(); return window.opened; }")
+    page.wait_for_function("lab6.state.preset === 'w4a8' && lab6.state.source === 'recording:large' && lab6.seen.steps === 50")
+
+
 def start(page, source):
     """Press Run; returns (events of its first two steps)."""
     page.click(".run")
