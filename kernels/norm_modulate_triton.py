@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 
 from kernels import target
-from kernels.triton_packed import add_by_product, total_of
 from kernels.triton_quantize import (
     STORE_INT8,
     STORE_INT8_FAST,
@@ -115,8 +114,6 @@ def _norm_modulate_kernel(
     tokens = tl.where(second, other_tokens, tokens)
     gain += modulation * (CHUNKS * WIDTH)
     offset += modulation * (CHUNKS * WIDTH)
-    # One warp adds a token's values on the tensor cores; several would exchange their two sums one after the other.
-    BY_PRODUCT: tl.constexpr = WIDTH == 256 and x.dtype.element_ty == tl.bfloat16
     distances = ()
     means = ()
     rstds = ()
@@ -125,30 +122,18 @@ def _norm_modulate_kernel(
         token = tl.minimum(program * TOKENS + step, tokens - 1)
         row = x + token.to(tl.int64) * x_token
         centre = _centre(row, CHANNELS)
-        if BY_PRODUCT:
-            squares = tl.zeros((WIDTH,), tl.float32)
-            sums = tl.zeros((1, 16, 16), tl.float32)
-            for i in tl.static_range(CHUNKS):
-                chunk = load_chunk(row, i, CHANNELS, WIDTH, True)
-                sums = add_by_product(chunk, sums, WIDTH)
-                part = within_row(widen(chunk) - centre, i, CHANNELS, WIDTH)
-                distances = distances + (part,)
-                squares += part * part
-            sum_square = tl.sum(squares, 0)
-            mean = total_of(sums, WIDTH) / CHANNELS - centre
-        else:
-            total = widen(load_chunk(row, 0, CHANNELS, WIDTH, True)) - centre
-            total = within_row(total, 0, CHANNELS, WIDTH)
-            distances = distances + (total,)
-            squares = total * total
-            for i in tl.static_range(1, CHUNKS):
-                part = widen(load_chunk(row, i, CHANNELS, WIDTH, True)) - centre
-                part = within_row(part, i, CHANNELS, WIDTH)
-                distances = distances + (part,)
-                total += part
-                squares += part * part
-            sum_distance, sum_square = pair_sums(total, squares)
-            mean = sum_distance / CHANNELS
+        total = widen(load_chunk(row, 0, CHANNELS, WIDTH, True)) - centre
+        total = within_row(total, 0, CHANNELS, WIDTH)
+        distances = distances + (total,)
+        squares = total * total
+        for i in tl.static_range(1, CHUNKS):
+            part = widen(load_chunk(row, i, CHANNELS, WIDTH, True)) - centre
+            part = within_row(part, i, CHANNELS, WIDTH)
+            distances = distances + (part,)
+            total += part
+            squares += part * part
+        sum_distance, sum_square = pair_sums(total, squares)
+        mean = sum_distance / CHANNELS
         rstd = tl.rsqrt(tl.maximum(sum_square / CHANNELS - mean * mean, 0.0) + eps)
         means = means + (mean * rstd,)
         rstds = rstds + (rstd,)

@@ -16,7 +16,7 @@ float32 registers take.
 import triton
 import triton.language as tl
 
-from kernels.triton_hadamard import MATRIX_TYPE, hadamard_norm, signed_matrix_16
+from kernels.triton_hadamard import MATRIX_TYPE, hadamard_norm
 from kernels.triton_nvfp4 import decode_e4m3, encode_e2m1, encode_e4m3, reciprocal, round_e2m1
 from kernels.triton_rows import INTERPRETED, is_finite, round_to_int8, store_chunk
 
@@ -30,24 +30,24 @@ _LEAST = tl.constexpr(0.015625)
 def packed_stats(row, WIDTH: tl.constexpr, CHUNKS: tl.constexpr):
     """Largest magnitude and sum of magnitudes of a row: CHUNKS of bfloat16 (WIDTH,). Only the sum tells of NaN."""
     largest = _magnitudes(row[0])
-    sums = add_by_product(largest, tl.zeros((WIDTH // 256, 16, 16), tl.float32), WIDTH)
+    sums = _add_by_product(largest, tl.zeros((WIDTH // 256, 16, 16), tl.float32), WIDTH)
     for i in tl.static_range(1, CHUNKS):
         part = _magnitudes(row[i])
         largest = _larger(largest, part)
-        sums = add_by_product(part, sums, WIDTH)
-    return _row_max(_largest_of_8(largest, WIDTH)), total_of(sums, WIDTH)
+        sums = _add_by_product(part, sums, WIDTH)
+    return _row_max(_largest_of_8(largest, WIDTH)), _total_of(sums, WIDTH)
 
 
 @triton.jit
-def add_by_product(x, sums, WIDTH: tl.constexpr):
-    """Add bfloat16 x (WIDTH,) to sums, float32 (WIDTH/256, 16, 16) for `total_of`: a quarter of the instructions."""
+def _add_by_product(x, sums, WIDTH: tl.constexpr):
+    """Add bfloat16 x (WIDTH,) to sums, float32 (WIDTH/256, 16, 16) for `_total_of`: a quarter of the instructions."""
     RUNS: tl.constexpr = WIDTH // 256
     return tl.dot(tl.full((RUNS, 16, 16), 1.0, MATRIX_TYPE), _as_operand(x, RUNS).to(MATRIX_TYPE), sums)
 
 
 @triton.jit
-def total_of(sums, WIDTH: tl.constexpr):
-    """The sum over what `add_by_product` was given: all 16 rows of a product with ones are the same."""
+def _total_of(sums, WIDTH: tl.constexpr):
+    """The sum over what `_add_by_product` was given: all 16 rows of a product with ones are the same."""
     return tl.sum(tl.reshape(sums, (WIDTH,)), 0) * 0.0625
 
 

@@ -54,7 +54,7 @@ class Launch(NamedTuple):
 # The fastest on an H200 at CogVideoX's sizes (`python -m kernels.bench --explore`).
 LAUNCHES = {
     ("quantize", "int8"): Launch(96, 1, 1, registers=128),
-    ("quantize", "nvfp4"): Launch(96, 1, 1, registers=96),
+    ("quantize", "nvfp4"): Launch(96, 1, 1, registers=128),
     ("norm_modulate", "int8"): Launch(96, 1, 1, registers=128, early=True),
     ("norm_modulate", "nvfp4"): Launch(96, 1, 1, registers=128, early=True),
     ("gelu_quantize", "int8"): Launch(48, 1, 1, registers=64),
