@@ -72,8 +72,8 @@ def _readable(arguments: Sequence[str]) -> Sequence[str]:
     for argument in arguments:
         if not is_text(argument):
             raise ValueError(
-                f"The argument {shown(argument)} is no text in the encoding of this terminal; rename the file, or set a "
-                "UTF-8 locale such as LC_ALL=C.UTF-8."
+                f"The argument {shown(argument)} is no text in the encoding of this terminal; rename the file, or set "
+                "a UTF-8 locale such as LC_ALL=C.UTF-8."
             )
     return arguments
 

@@ -260,8 +260,9 @@ def _line(row: dict) -> str:
     if "seconds_per_step" not in row:
         return f"{row['method']:20s} {row['notes']}{wall}"
     split = ", ".join(f"{kind[:-6]} {row[kind]:.0%}" for kind in row if kind.endswith("_share"))
+    peak = "" if row["peak_gb"] != row["peak_gb"] else f"peak {row['peak_gb']} GB, "
     return (
         f"{row['method']:20s} {row['seconds_per_step'] * 1e3:8.1f} ms a step, {row['skipped']:.0%} skipped, "
-        f"peak {'–' if row['peak_gb'] != row['peak_gb'] else row['peak_gb']} GB, weights {row['weights_gb']} GB, cache {row['cache_gb']} GB, "
+        f"{peak}weights {row['weights_gb']} GB, cache {row['cache_gb']} GB, "
         f"{row['bits_computed']:g} bits computed{'; ' + split if split else ''}{wall}"
     )

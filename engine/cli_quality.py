@@ -211,13 +211,16 @@ def _merge(out: Path) -> int:
 def theory(options) -> int:
     """Record probes, or turn them into the tables of `engine.theory`; returns the exit code."""
     from engine import lab_tables, methods, probes
+    from engine.calibrate import LEAST_STEPS
 
     _check_counts(options, "record")
     _check_counts(options, "layers", least=0)
     _check_settings(options)
     index, count = _part(options.shard)
     if options.rows is not None:
-        existing(options.rows, "a table of frontier (.parquet)")
+        _check_rows(options.rows)
+    if options.record and options.steps < LEAST_STEPS:
+        raise ValueError(f"--steps must be at least {LEAST_STEPS} to record probes, got {options.steps}.")
     if options.record:
         _check_model(options)
     folder = options.probes or options.out / "probes"
@@ -328,6 +331,23 @@ def _check_counts(options, *names: str, least: int = 1) -> None:
         value = getattr(options, name)
         if value is not None and value < least:
             raise ValueError(f"--{name.replace('_', '-')} must be at least {least}, got {value}.")
+
+
+def _check_rows(path: Path) -> None:
+    """Refuse a table of --rows that cannot be read before minutes are spent on what it goes beside."""
+    import pandas as pd
+
+    what = "a table of frontier (.parquet)"
+    existing(path, what)
+    try:
+        columns = set(pd.read_parquet(path).columns)
+    # What pyarrow raises at damaged files has no common class.
+    except Exception as error:
+        told = f"{shown(path.name)} is not {what}: it is damaged or no Parquet file; merge it again."
+        raise ValueError(told) from error
+    missing = sorted({"method", "setting", "prompt", "psnr"} - columns)
+    if missing:
+        raise ValueError(f"{shown(path.name)} is not {what}: it has no column {', '.join(missing)}; merge it again.")
 
 
 def _check_folder(folder: Path) -> None:

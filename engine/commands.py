@@ -115,7 +115,8 @@ def calibrate(given) -> int:
         check_target(given.out, ".json")
     if given.steps is not None and 0 < given.steps < LEAST_STEPS:
         raise ValueError(
-            f"--steps must be at least {LEAST_STEPS} to calibrate, got {given.steps}: a line is fitted from step to step."
+            f"--steps must be at least {LEAST_STEPS} to calibrate, got {given.steps}: a line is fitted from step to "
+            "step."
         )
     inputs = read_inputs(given)
     err = Console(stderr=True)

@@ -254,6 +254,6 @@ def tune(
         return
     message = (
         f"{best.bits:.1f} bits on average ({best.bits_computed:.1f} where computed), {best.skipped:.0%} skipped, "
-        f"{best.quality:.1%} of the quality kept over {len(prompts)} prompts."
+        f"{best.quality:.1%} of the quality kept over {len(prompts)} prompt{'s' * (len(prompts) > 1)}."
     )
     yield Tuned(best.policy, best.quality, message, tuple(trials))

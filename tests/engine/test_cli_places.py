@@ -3,6 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from diffusers import CogVideoXImageToVideoPipeline
 
@@ -165,6 +166,9 @@ def test_bench_times_a_packed_folder_beside_nothing_stock(here, monkeypatch, cap
             ["theory", "--out", ".", "--rows", "none.parquet"],
             "Expected a table of frontier (.parquet) at 'none.parquet'",
         ),
+        (["theory", "--out", ".", "--record", "1", "--rows", "junk.parquet"], "'junk.parquet' is not a table of frontier"),
+        (["theory", "--out", ".", "--record", "1", "--rows", "other.parquet"], "has no column method, prompt, psnr, setting"),
+        (["theory", "--out", ".", "--record", "1", "--steps", "1"], "--steps must be at least 2 to record probes, got 1"),
         (["tune", "--keep-quality", "1.5"], "--keep-quality must be above 0 and at most 1, got 1.5"),
         (["tune", "--keep-quality", "nan"], "--keep-quality must be above 0 and at most 1, got nan"),
     ],
@@ -173,5 +177,7 @@ def test_numbers_and_names_are_checked_before_the_model_loads(
     here, unloaded, tmp_path, monkeypatch, capsys, arguments, sentence
 ):
     monkeypatch.chdir(tmp_path)
+    Path("junk.parquet").write_bytes(b"junk")
+    pd.DataFrame({"a": [1]}).to_parquet("other.parquet")
     assert main([*arguments, "--model", str(here / "text")]) == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
