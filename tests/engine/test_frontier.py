@@ -8,7 +8,7 @@ import torch
 
 from engine import lab_tasks, methods, probes, sensitivity, sweep
 from engine.frontier import Bench
-from engine.policy import Policy
+from engine.policy import PRESETS, Policy
 from tests import pipelines
 
 STEPS, GUIDANCE = 6, 5.0
@@ -72,6 +72,15 @@ def test_target_bits_are_met_from_below(bench):
     row = bench.execute(one(bench, "dmpq", target_bits=6.0))
     assert 4.5 < row["bits_computed"] <= 6.3  # the replay's 6.0, on another prompt
     assert 0 < row["error_threshold"] < 1
+
+
+def test_the_threshold_for_bits_is_sought_with_the_rule_that_runs(bench):
+    row = bench.execute(one(bench, "dmpq_sensitive", target_bits=6.0))
+    lines = probes.sensitive_lines(bench.probe_traces, bench.calibration, bench.sensitivity)
+    weighed, plain = (
+        probes.threshold_for_bits(bench.probe_traces[:2], 6.0, lines, PRESETS[name]) for name in ("dmpq_sensitive", "dmpq")
+    )
+    assert row["error_threshold"] == weighed != plain
 
 
 def test_a_task_of_other_weights_is_refused(bench):

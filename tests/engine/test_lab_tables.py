@@ -1,10 +1,18 @@
 """Effects of single changes: paired with the same thresholds, an extension with the preset that it changes."""
 
+import shutil
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
 from engine import lab_tables
+from engine.calibrate import FILE_NAME, fit
+from engine.records import Calibration
 from engine.sweep import setting
+from tests import synthetic
+
+QUALITY = Path(__file__).resolve().parents[2] / "assets" / "quality"
 
 
 def runs(method, psnr, prompts=4, **values):
@@ -32,3 +40,18 @@ def test_a_change_is_paired_with_its_base():
 
 def test_nothing_to_compare_is_an_empty_table():
     assert lab_tables.effects(pd.DataFrame(runs("w4a8", 30.0))).empty
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_the_calibration_holds_weights_where_sensitivity_was_measured(tmp_path, measured):
+    probe = synthetic.probe_trace(blocks=2, steps=8)
+    runs = pd.read_parquet(QUALITY / "frontier.parquet")
+    few = runs["prompt"].isin(runs["prompt"].unique()[:3]) & runs["method"].isin(["w4a8", "dmpq", "int8_tdc"])
+    runs[few].to_parquet(tmp_path / "rows.parquet")
+    if measured:
+        shutil.copy(QUALITY / lab_tables.SENSITIVITY, tmp_path)
+    lab_tables.write([probe], tmp_path, tmp_path / "rows.parquet")
+    found = Calibration.load(tmp_path / FILE_NAME)
+    fitted = fit([probe], runs["model"].iloc[0])
+    assert found.weighed == measured and found.model_hash == fitted.model_hash
+    assert [line[:4] for line in found.rows.values()] == [line[:4] for line in fitted.rows.values()]
