@@ -15,29 +15,47 @@ from app.i18n import plain
 from app.lessons import numbers
 from app.session import Source
 from app.weights import weights as weights_in
+from app.why import figure, key, lines, listed, named, percent, run_of_skips, times
 from app.why import group as group_name
-from app.why import key, lines, listed, named, percent, run_of_skips, times
 from engine.settings import Policy, weighs
 from engine.trace import Trace
 
-SHOWN = {grids.SKIPPED: "–", grids.NVFP4: "4", grids.INT8: "8", grids.W4A16: "16", grids.STOCK: "16", grids.PURIFIED: "16",
-         grids.UNKNOWN: "?"}
+SHOWN = {
+    grids.SKIPPED: "–",
+    grids.NVFP4: "4",
+    grids.INT8: "8",
+    grids.W4A16: "16",
+    grids.STOCK: "16",
+    grids.PURIFIED: "16",
+    grids.UNKNOWN: "?",
+}
 
 
 def explain(grid: grids.Grid, signals: grids.Grid, samples: Trace, policy: Policy,
             block: int, step: int, lang: str, weights: np.ndarray | None = None) -> dict[str, Any]:
     """Everything about cell (`block`, `step`), both indices into `grid`. `signals` fills in what was measured where
     `grid` is a what-if; `samples` is the trace in which real values may be; `weights` (B, 1, G) is what the policy
-    multiplies predicted errors by, by default as the calibration of `samples` says. Raises ValueError for a cell outside."""
+    multiplies predicted errors by, by default as the calibration of `samples` says. Raises ValueError for a cell
+    outside."""
     if not (0 <= block < len(grid.blocks) and 0 <= step < grid.steps):
-        raise ValueError(f"Expected a block below {len(grid.blocks)} and a step below {grid.steps}; got {block} and {step}.")
+        raise ValueError(
+            f"Expected a block below {len(grid.blocks)} and a step below {grid.steps}; got {block} and {step}."
+        )
     codes = grid.decision[block, step]
     name = {"block": grid.blocks[block], "step": step + 1}
     if not codes.size or codes[0] == grids.NOTHING:
-        return {"title": plain(lang, "lab.explain.pending", **name), "sentences": [], "marks": [], "numbers": [], "layers": [],
-                "sample": None}
+        return {
+            "title": plain(lang, "lab.explain.pending", **name),
+            "sentences": [],
+            "marks": [],
+            "numbers": [],
+            "layers": [],
+            "sample": None,
+        }
     if weights is None:
-        weights = weights_in(grid, samples.meta.calibration, policy, next((v.model for v in grids.views(samples.blocks)), ""))
+        weights = weights_in(
+            grid, samples.meta.calibration, policy, next((v.model for v in grids.views(samples.blocks)), "")
+        )
     why = lines(grid, policy, weights, block, step, lang)
     return {
         "title": plain(lang, "lab.explain.head", **name, state=state(codes, lang)),
@@ -59,7 +77,9 @@ def explain_in(source: Source, wish: looks.Wish, block: int, step: int, lang: st
     known = 0 <= block < len(was.blocks) and 0 <= step < was.steps
 
     def told(grid: grids.Grid, policy: Policy) -> dict[str, Any]:
-        return explain(grid, signals, basis, policy, block, step, lang, looks.weights_of(source, policy, grid, wish.which))
+        return explain(
+            grid, signals, basis, policy, block, step, lang, looks.weights_of(source, policy, grid, wish.which)
+        )
 
     if not (pair.draft and known and grids.same_shape(was, seen)) or (was.decision[block, step] == grids.NOTHING).any():
         return told(seen, wish.policy)
@@ -67,7 +87,11 @@ def explain_in(source: Source, wish: looks.Wish, block: int, step: int, lang: st
     same = (shown.decision[block, step] == was.decision[block, step]).all()
     by_run = same and source.signals is not None
     answer = told(was, source.policy) if by_run else told(seen, wish.policy)
-    note = plain(lang, "lab.explain.kept") if same else plain(lang, "lab.explain.drafted", state=state(was.decision[block, step], lang))
+    note = (
+        plain(lang, "lab.explain.kept")
+        if same
+        else plain(lang, "lab.explain.drafted", state=state(was.decision[block, step], lang))
+    )
     return {**answer, "sentences": [*answer["sentences"], note], "marks": [*answer["marks"], ""]}
 
 
@@ -104,7 +128,9 @@ def limits(grid: grids.Grid, signals: grids.Grid, policy: Policy, block: int, st
     return rows
 
 
-def layers(grid: grids.Grid, signals: grids.Grid, policy: Policy, weights: np.ndarray, block: int, step: int, lang: str) -> list[list[str]]:
+def layers(
+    grid: grids.Grid, signals: grids.Grid, policy: Policy, weights: np.ndarray, block: int, step: int, lang: str
+) -> list[list[str]]:
     """Rows of [layer, bits, why with its numbers]. `weights` (G): what the policy multiplied predicted errors by."""
     rows = []
     for g, group in enumerate(grid.groups):
@@ -112,7 +138,9 @@ def layers(grid: grids.Grid, signals: grids.Grid, policy: Policy, weights: np.nd
         parts = [plain(lang, f"lab.reason.{key(cause)}")]
         predicted = grid.predicted[block, step, g]
         ratio = _either3(grid.outlier, signals.outlier, block, step, g)
-        four, eight = (_either3(getattr(grid, n), getattr(signals, n), block, step, g) for n in ("error_nvfp4", "error_int8"))
+        four, eight = (
+            _either3(getattr(grid, n), getattr(signals, n), block, step, g) for n in ("error_nvfp4", "error_int8")
+        )
         if np.isfinite(predicted) and weighs(policy):
             parts.append(plain(lang, "lab.value.weighed", value=percent(predicted), weight=times(weights[[g]]),
                                weighed=percent(predicted * weights[g])))
@@ -121,7 +149,7 @@ def layers(grid: grids.Grid, signals: grids.Grid, policy: Policy, weights: np.nd
         if np.isfinite(four):
             parts.append(plain(lang, "lab.value.measured", four=percent(four), eight=percent(eight)))
         if np.isfinite(ratio):
-            parts.append(plain(lang, "lab.value.ratio", value=f"{ratio:.0f}"))
+            parts.append(plain(lang, "lab.value.ratio", value=figure(ratio, 0)))
         rows.append([group_name(group, lang), SHOWN.get(int(grid.decision[block, step, g]), ""), " · ".join(parts)])
     return rows
 
@@ -140,7 +168,9 @@ def sample(trace: Trace, grid: grids.Grid, block: int, step: int, lang: str) -> 
     if not np.isfinite(values).all():
         return None
     token_max = float(row.get("sample_absmax", np.nan))
-    token = np.concatenate([values, np.full(numbers.BLOCK, token_max if np.isfinite(token_max) else np.abs(values).max(), np.float32)])
+    token = np.concatenate(
+        [values, np.full(numbers.BLOCK, token_max if np.isfinite(token_max) else np.abs(values).max(), np.float32)]
+    )
     four, eight = numbers.nvfp4(token), numbers.int8(token)
     four_values, eight_values = four.values[:16], eight.values[:16]
     grid_of = [float(np.sign(c) * numbers.E2M1[abs(c)]) for c in four.codes[:16]]
@@ -151,10 +181,22 @@ def sample(trace: Trace, grid: grids.Grid, block: int, step: int, lang: str) -> 
         [plain(lang, "lab.sample.code8"), *(str(int(c)) for c in eight.codes[:16])],
         [plain(lang, "lab.sample.as8"), *(f"{v:.3g}" for v in eight_values)],
     ]
-    note = plain(lang, "lab.sample.note", scale4=f"{float(four.ruler[0]):.3g}", scale8=f"{float(eight.ruler[0]):.3g}",
-                 error4=percent(numbers.relative_error(four_values, values)), error8=percent(numbers.relative_error(eight_values, values)))
-    return {"title": plain(lang, "lab.sample.title", layer=group_name(str(row["layer"]), lang)), "values": values.tolist(),
-            "nvfp4": four_values.tolist(), "int8": eight_values.tolist(), "rows": rows, "note": note}
+    note = plain(
+        lang,
+        "lab.sample.note",
+        scale4=f"{float(four.ruler[0]):.3g}",
+        scale8=f"{float(eight.ruler[0]):.3g}",
+        error4=percent(numbers.relative_error(four_values, values)),
+        error8=percent(numbers.relative_error(eight_values, values)),
+    )
+    return {
+        "title": plain(lang, "lab.sample.title", layer=group_name(str(row["layer"]), lang)),
+        "values": values.tolist(),
+        "nvfp4": four_values.tolist(),
+        "int8": eight_values.tolist(),
+        "rows": rows,
+        "note": note,
+    }
 
 
 def _either(a: np.ndarray, b: np.ndarray, block: int, step: int) -> float:

@@ -27,15 +27,22 @@ class Line(NamedTuple):
 def lines(grid: grids.Grid, policy: Policy, weights: np.ndarray, block: int, step: int, lang: str) -> list[Line]:
     """Why the cell is as it is: a sentence per colour, the one that most layers took first, then the block's own cause.
     `weights` (B, 1, G): what the policy multiplied predicted errors by."""
-    if named(grid.block_reasons, grid.block_reason[block, step]) == "signal not observed":      # a replay does not know the cell
+    # A replay does not know the cell.
+    if named(grid.block_reasons, grid.block_reason[block, step]) == "signal not observed":
         nothing = plain(lang, "lab.why.unknown_bits")
-        return [Line("unknown", plain(lang, "lab.why.colour", took=nothing, cause=plain(lang, "lab.why.signal_not_observed"))),
-                Line("", plain(lang, "lab.why.run_to_know"))]
+        return [
+            Line(
+                "unknown", plain(lang, "lab.why.colour", took=nothing, cause=plain(lang, "lab.why.signal_not_observed"))
+            ),
+            Line("", plain(lang, "lab.why.run_to_know")),
+        ]
     if grid.decision[block, step, 0] == grids.SKIPPED:
         since = run_of_skips(grid, block, step)
         return [Line("skipped", _block(grid, policy, block, step, lang)),
                 Line("", plain(lang, "lab.why.skip_cost", nth=since, left=policy.max_skips))]
-    colours = [_colour(grid, policy, weights[block, 0], block, step, layers, lang) for layers in _alike(grid, block, step)]
+    colours = [
+        _colour(grid, policy, weights[block, 0], block, step, layers, lang) for layers in _alike(grid, block, step)
+    ]
     head = plain(lang, "lab.why.computed", cause=_block(grid, policy, block, step, lang))
     return [*colours, Line("", head)]
 
@@ -48,7 +55,9 @@ def _alike(grid: grids.Grid, block: int, step: int) -> list[list[int]]:
     return sorted(parties.values(), key=len, reverse=True)
 
 
-def _colour(grid: grids.Grid, policy: Policy, weights: np.ndarray, block: int, step: int, layers: list[int], lang: str) -> Line:
+def _colour(
+    grid: grids.Grid, policy: Policy, weights: np.ndarray, block: int, step: int, layers: list[int], lang: str
+) -> Line:
     code = int(grid.decision[block, step, layers[0]])
     cause = named(grid.group_reasons, grid.group_reason[block, step, layers[0]])
     if code == grids.UNKNOWN and cause != "signal not observed":
@@ -56,14 +65,26 @@ def _colour(grid: grids.Grid, policy: Policy, weights: np.ndarray, block: int, s
     seen, limit = grid.outlier[block, step, layers], policy.outlier_threshold
     predicted = grid.predicted[block, step, layers]
     digits = digits_above(predicted * weights[layers], policy.error_threshold)
-    values = {"tau": percent(policy.error_threshold, digits), "predicted": span(predicted, digits), "weight": times(weights[layers]),
-              "weighed": span(predicted * weights[layers], digits), "limit": f"{limit:g}",
-              "ratio": listed([f"{r:.{1 if r > limit >= round(r) else 0}f} ×" for r in seen], lang)}
-    took = plain(lang, "lab.why.unknown_bits") if code == grids.UNKNOWN else plain(lang, "lab.why.bits", bits=int(grids.BITS[code]))
+    values = {
+        "tau": percent(policy.error_threshold, digits),
+        "predicted": span(predicted, digits),
+        "weight": times(weights[layers]),
+        "weighed": span(predicted * weights[layers], digits),
+        "limit": f"{limit:g}",
+        "ratio": listed([f"{figure(r, 1 if r > limit >= np.round(r) else 0)} ×" for r in seen], lang),
+    }
+    took = (
+        plain(lang, "lab.why.unknown_bits")
+        if code == grids.UNKNOWN
+        else plain(lang, "lab.why.bits", bits=int(grids.BITS[code]))
+    )
     if len(layers) < len(grid.groups):
         took = plain(lang, "lab.why.bits_in", took=took, layers=_who(grid, layers, lang))
     rule = "weighed" if weighs(policy) and cause.startswith("predicted error") else "layers"
-    return Line(MARKS.get(code, ""), plain(lang, "lab.why.colour", took=took, cause=plain(lang, f"lab.why.{rule}.{key(cause)}", **values)))
+    return Line(
+        MARKS.get(code, ""),
+        plain(lang, "lab.why.colour", took=took, cause=plain(lang, f"lab.why.{rule}.{key(cause)}", **values)),
+    )
 
 
 def _who(grid: grids.Grid, layers: list[int], lang: str) -> str:
@@ -86,11 +107,12 @@ def _block(grid: grids.Grid, policy: Policy, block: int, step: int, lang: str) -
 
 
 def overspent(spent: float, drift: float, tau: float) -> dict[str, str]:
-    """The sum that made a block compute, with as many digits as it takes to see which side of the tolerance it is on."""
-    spent = spent if np.isfinite(spent) else 0.0               # the step before was computed: nothing spent
+    """The sum that made a block compute, with as many digits as it takes to see which side of the tolerance it is
+    on."""
+    spent, drift = float(spent) if np.isfinite(spent) else 0.0, float(drift)     # nothing spent: computed just before
     digits = next((d for d in (1, 2, 3) if round(100 * (spent + drift), d) > round(100 * tau, d)), 4)
-    return {name: f"{100 * value:.{digits}f} %" for name, value in
-            {"spent": spent, "drift": drift, "sum": spent + drift, "tau": tau}.items()}
+    told = {"spent": spent, "drift": drift, "sum": spent + drift, "tau": tau}
+    return {name: percent(value, digits) for name, value in told.items()}
 
 
 def run_of_skips(grid: grids.Grid, block: int, step: int) -> int:
@@ -107,28 +129,36 @@ def listed(parts: list[str], lang: str) -> str:
     return plain(lang, "lab.state.and").join(part for part in (head, parts[-1]) if part)
 
 
+def figure(value: float, digits: int) -> str:
+    """A number with so many digits after the point; from a million on as a power of ten, beyond all numbers ∞."""
+    if not np.isfinite(value):
+        return "–" if np.isnan(value) else "∞"
+    return f"{value:.1e}" if abs(value) >= 1e6 else f"{value:.{digits}f}"
+
+
 def percent(value: float, digits: int = 1) -> str:
     """7.3 %, or a dash for a value that was never observed."""
-    return f"{100 * value:.{digits}f} %" if np.isfinite(value) else "–"
+    return f"{figure(100 * float(value), digits)} %" if np.isfinite(value) else "–"
 
 
 def span(values: np.ndarray, digits: int = 1) -> str:
     """7.3 %, or 7.3 to 9.1 % as a range, or a dash."""
     known = values[np.isfinite(values)]
-    if not known.size or f"{100 * known.min():.{digits}f}" == f"{100 * known.max():.{digits}f}":
-        return percent(known[0] if known.size else np.nan, digits)
-    return f"{100 * known.min():.{digits}f}–{100 * known.max():.{digits}f} %"
+    if not known.size:
+        return percent(np.nan)
+    low, high = percent(known.min(), digits), percent(known.max(), digits)
+    return low if low == high else f"{low.removesuffix(' %')}–{high}"
 
 
 def digits_above(values: np.ndarray, limit: float) -> int:
     """As many digits of a percentage as it takes to see that what is above the limit is."""
     above = values[np.isfinite(values) & (values > limit)]
-    return next((d for d in (1, 2, 3) if all(round(100 * v, d) > round(100 * limit, d) for v in above)), 4)
+    return next((d for d in (1, 2, 3) if all(round(100 * float(v), d) > round(100 * limit, d) for v in above)), 4)
 
 
 def times(values: np.ndarray) -> str:
     """1.8×, or 0.4–1.8× as a range; two digits at least."""
-    ends = [f"{value:.2g}" if value < 1 else f"{value:.1f}" for value in (values.min(), values.max())]
+    ends = [f"{value:.2g}" if value < 1 else figure(value, 1) for value in (values.min(), values.max())]
     return "–".join(dict.fromkeys(ends)) + "×"
 
 

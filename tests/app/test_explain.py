@@ -1,12 +1,15 @@
 """Every cell can be explained, in both languages, with the numbers that decided."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from app.explain import explain, state
 from app.figures import grid as grids
 from app.look import grid_of
-from app.why import MARKS, digits_above, listed, overspent
+from app.why import MARKS, digits_above, listed, overspent, percent, span
 from engine.replay import replay
 from engine.settings import BREAK_IT, PRESETS, Policy
 
@@ -129,3 +132,25 @@ def test_every_cell_of_a_draft_that_a_run_cannot_answer_has_its_sentences(source
 def test_what_is_above_a_limit_is_seen_to_be():
     assert digits_above(np.array([0.0921, 0.2]), 0.092) == 2
     assert digits_above(np.array([0.1, np.nan, 0.05]), 0.092) == 1
+
+
+@pytest.mark.parametrize("lang", ["en", "zh-CN"])
+@pytest.mark.parametrize("value, shown", [(np.inf, "∞"), (1e308, "1.0e+308")])
+def test_a_file_with_absurd_signals_is_explained_all_the_same(source, lang, value, shown):
+    """An uploaded trace may hold anything that is a number."""
+    blocks, layers = source.trace.blocks.copy(), source.trace.layers.copy()
+    for table, names in ((layers, ("outlier_ratio", "error_nvfp4", "predicted_error")), (blocks, ("gamma", "drift"))):
+        for name in names:
+            table[name] = table[name].where(table[name].isna(), value)
+    odd = replace(source.trace, blocks=blocks, layers=layers)
+    grid, told = grid_of(odd), []
+    for block, step in [(block, step) for block in range(12) for step in range(30)]:
+        answer = explain(grid, grid, odd, source.policy, block, step, lang)
+        told += [*answer["sentences"], *(text for row in (*answer["numbers"], *answer["layers"]) for text in row)]
+    assert any(f"{shown} ×" in text for text in told)
+    assert not any(re.search(r"inf|nan|\d{20}", text) for text in told)
+
+
+def test_a_share_beyond_all_numbers_is_no_word():
+    assert percent(1e308) == "∞ %" and span(np.array([0.05, 1e308])) == "5.0–∞ %" and percent(np.nan) == "–"
+    assert percent(0.0734) == "7.3 %" and span(np.array([0.05, np.nan, 0.0501])) == "5.0 %"
