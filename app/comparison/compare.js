@@ -71,7 +71,7 @@ function who(figure) {
   figure.data.forEach((trace) => {
     const item = el('li'), mark = el('i');
     mark.textContent = MARKS[trace.marker.symbol] || '●';
-    mark.style.color = tint(trace.marker.color);
+    mark.style.color = themed(trace.marker.color);
     item.append(mark, el('span', '', trace.name));
     list.append(item);
   });

@@ -8,15 +8,7 @@ const el = (tag, cls, html) => {
   return node;
 };
 const visible = () => element.offsetParent !== null;
-const dark = () => document.body.classList.contains('dark') || document.documentElement.classList.contains('dark');
-const tint = (colour) => (dark() && props.dark[String(colour).toUpperCase()]) || colour;
 const size = () => parseFloat(getComputedStyle(root).fontSize);
-
-function themed(value) {
-  if (Array.isArray(value)) return value.map(themed);
-  if (value && typeof value === 'object') return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, k === 'bdata' ? v : themed(v)]));
-  return typeof value === 'string' ? tint(value) : value;
-}
 
 /* Ask for the newest state only: while one answer is under way, later wishes collapse into one. An answer that is lost
    (Gradio gives undefined then) or does not come is asked for again: a page must not stay empty for one request. */
@@ -90,7 +82,7 @@ async function drawPlot(canvas, figure) {
   if (!canvas.isConnected) return;
   const spec = themed(figure.spec);
   const layout = spec.layout;
-  layout.font = { ...layout.font, family: getComputedStyle(root).fontFamily, size: Math.round(size() * (innerWidth < 600 ? .8 : .85)), color: tint('#1D2130') };
+  layout.font = { ...layout.font, family: getComputedStyle(root).fontFamily, size: Math.round(size() * (innerWidth < 600 ? .8 : .85)), color: themed('#1D2130') };
   layout.paper_bgcolor = layout.plot_bgcolor = 'rgba(0,0,0,0)';
   layout.autosize = true;
   const names = (layout.yaxis?.ticktext ?? []).map((name) => broad(String(name).replace(/<[^>]*>/g, '')));       // rows with names leave less room below

@@ -46,7 +46,7 @@ function paintPanel(canvas, box, spec, format) {
     return sign * spec.span * (part <= LINEAR ? part / LINEAR : Math.exp((part - LINEAR) / (1 - LINEAR) * most));
   };
   const svg = shape('svg', { width, height, viewBox: `0 0 ${width} ${height}` });
-  const ink = tint('#1D2130'), colour = format.colour, local = canvas.ruler.local;
+  const ink = themed('#1D2130'), colour = format.colour, local = canvas.ruler.local;
 
   const lines = format.lines.filter((level) => Math.abs(level) <= spec.span * 1.0001);
   const gap = lines.length > 1 ? Math.abs(up(lines[1]) - up(lines[0])) : half;
@@ -62,11 +62,11 @@ function paintPanel(canvas, box, spec, format) {
     const x = i * column, y = up(real);
     svg.append(shape('rect', {
       x: x + column * .2, width: column * .6, y: Math.min(y, middle), height: Math.max(1, Math.abs(y - middle)),
-      fill: i === local.index ? tint('#E4570B') : ink, opacity: i === local.index ? .95 : .3, rx: 2,
+      fill: i === local.index ? themed('#E4570B') : ink, opacity: i === local.index ? .95 : .3, rx: 2,
     }));
     if (Math.abs(real) > spec.span) {
       const cut = middle - Math.sign(real) * half * LINEAR;
-      svg.append(shape('path', { d: `M${x} ${cut + 4} l${column / 3} -8 l${column / 3} 8 l${column / 3} -8`, fill: 'none', stroke: tint('#FFFFFF'), 'stroke-width': 4 }));
+      svg.append(shape('path', { d: `M${x} ${cut + 4} l${column / 3} -8 l${column / 3} 8 l${column / 3} -8`, fill: 'none', stroke: themed('#FFFFFF'), 'stroke-width': 4 }));
     }
     const snapped = up(format.values[i]);
     svg.append(shape('line', { x1: x + column * .06, x2: x + column * .94, y1: snapped, y2: snapped, stroke: format.mark[dark() ? 1 : 0], 'stroke-width': Math.max(3, em * .22), 'stroke-linecap': 'round' }));
@@ -75,7 +75,7 @@ function paintPanel(canvas, box, spec, format) {
   const x = local.index * column + column / 2, y = up(local.value);
   const handle = shape('g', { class: 'l-handle', tabindex: 0, role: 'slider', 'aria-orientation': 'vertical', 'aria-label': spec.words.handle, 'aria-valuenow': Math.round(local.value / spec.span * 100), 'aria-valuemin': -spec.most * 100, 'aria-valuemax': spec.most * 100, 'aria-valuetext': local.value.toPrecision(3) });
   handle.append(shape('circle', { cx: x, cy: y, r: Math.max(14, em * .8), fill: 'transparent' }));
-  handle.append(shape('circle', { class: 'l-grip', cx: x, cy: y, r: Math.max(6, em * .42), fill: tint('#E4570B'), stroke: tint('#FFFFFF'), 'stroke-width': 2 }));
+  handle.append(shape('circle', { class: 'l-grip', cx: x, cy: y, r: Math.max(6, em * .42), fill: themed('#E4570B'), stroke: themed('#FFFFFF'), 'stroke-width': 2 }));
   svg.append(handle);
 
   svg.addEventListener('pointerdown', (event) => {

@@ -36,7 +36,7 @@ def build(assets: Path = ASSETS, material: Callable[[], Material] | None = None)
         None, html_template='<div class="versus"></div>', css_template=style(),
         js_on_load=script(), server_functions=[open_compare], apply_default_css=False, elem_id="compare",
         elem_classes=["compare-part"], plotly=PLOTLY,
-        dark={light.upper(): twin for light, twin in palette.DARK.items()},
+        dark=palette.DARK,
         trouble={lang: plain(lang, "compare.trouble") for lang in LANGUAGES},
     )  # fmt: skip
 
@@ -51,7 +51,9 @@ def frontier(assets: Path) -> points.Sweep:
 def findings(assets: Path) -> page.Findings:
     """The lab's other tables, read once."""
     quality = assets / "quality"
-    return page.Findings(sensitivity.read(quality / "sensitivity.parquet"), read_settings(quality / "theory_settings.parquet"))
+    return page.Findings(
+        sensitivity.read(quality / "sensitivity.parquet"), read_settings(quality / "theory_settings.parquet")
+    )
 
 
 @cache
@@ -68,6 +70,10 @@ def style() -> str:
 
 @cache
 def script() -> str:
-    """The browser's part: bus, then this place with the shared drawing in its place."""
+    """The browser's part: bus and theme, then this place with the shared drawing where it belongs."""
     drawing = (LESSONS / "drawing.js").read_text(encoding="utf-8")
-    return source("bus.js") + (HERE / "compare.js").read_text(encoding="utf-8").replace("/* DRAWING */", drawing)
+    return (
+        source("bus.js")
+        + source("theme.js")
+        + (HERE / "compare.js").read_text(encoding="utf-8").replace("/* DRAWING */", drawing)
+    )

@@ -34,17 +34,22 @@ def build(material: Callable[[], Material]) -> gr.HTML:
         return course.open_lesson(ready, wish.get("lesson"), wish.get("lang"), wish.get("controls"))
 
     return gr.HTML(
-        None, html_template='<div class="course"></div>', css_template=_file("chips.css") + _file("stage.css"), js_on_load=script(),
+        None, html_template='<div class="course"></div>', css_template=_file("chips.css") + _file("stage.css"),
+        js_on_load=script(),
         server_functions=[open_lesson], apply_default_css=False, elem_id="learn", elem_classes=["learn-part"],
-        count=course.COUNT, plotly=PLOTLY, dark={light.upper(): twin for light, twin in palette.DARK.items()},
+        count=course.COUNT, plotly=PLOTLY, dark=palette.DARK,
         trouble={lang: plain(lang, "learn.trouble") for lang in LANGUAGES},
     )  # fmt: skip
 
 
 @cache
 def script() -> str:
-    """The browser's part: the page's bus, then the stage with the drawing parts in their place."""
-    return source("bus.js") + _file("stage.js").replace("/* DRAWING */", _file("drawing.js") + _file("ruler.js"))
+    """The browser's part: the page's bus and theme, then the stage with the drawing parts in their place."""
+    return (
+        source("bus.js")
+        + source("theme.js")
+        + _file("stage.js").replace("/* DRAWING */", _file("drawing.js") + _file("ruler.js"))
+    )
 
 
 @cache
