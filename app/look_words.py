@@ -15,7 +15,7 @@ from engine import cost
 from engine.settings import Policy, preset_name, weighs
 from engine.trace import Trace
 
-BRIEF = ("bits", "skipped", "faster", "slower", "same_pace")       # what a narrow page keeps in sight while a knob moves
+BRIEF = ("bits", "skipped", "faster", "slower", "same_pace")  # what a narrow page keeps in sight while a knob moves
 BITS_OF = np.nan_to_num(grids.BITS)
 
 
@@ -42,7 +42,15 @@ def tally(grid: grids.Grid) -> Counts:
     chosen, skipped = grid.decided_by == chooser, int(grid.skipped.sum())
     four = int((chosen & (grid.decision == grids.NVFP4)).sum())
     calls = int(grid.decision.size)
-    return Counts(calls, int(grid.skipped.size), int(chosen.sum()), four, skipped, calls - skipped * len(grid.groups), int(alarmed(grid).sum()))
+    return Counts(
+        calls,
+        int(grid.skipped.size),
+        int(chosen.sum()),
+        four,
+        skipped,
+        calls - skipped * len(grid.groups),
+        int(alarmed(grid).sum()),
+    )
 
 
 def counted(source, pair, which: str = "") -> Counts:
@@ -54,7 +62,10 @@ def counted(source, pair, which: str = "") -> Counts:
         return now._replace(**dict.fromkeys(("decided", "four", "skipped", "computed", "alarms"), math.nan))
     was, before = tally(grid_of(source.trace, which)), tally(grid_of(own_replay(source), which))
     most = {"decided": now.calls, "four": now.calls, "skipped": now.cells, "alarms": now.calls}
-    moved = {name: getattr(was, name) + getattr(now, name) - getattr(before, name) if getattr(now, name) else 0 for name in most}
+    moved = {
+        name: getattr(was, name) + getattr(now, name) - getattr(before, name) if getattr(now, name) else 0
+        for name in most
+    }
     moved = {name: min(max(count, 0), most[name]) for name, count in moved.items()}
     if not pair.shown.meta.policy.get("tdc"):             # without skips, who decides hangs on nothing measured
         moved["decided"] = now.decided
@@ -63,7 +74,9 @@ def counted(source, pair, which: str = "") -> Counts:
 
 
 def knob_words(counts: Counts, policy: Policy, lang: str, draft: bool = False) -> dict[str, dict[str, Any]]:
-    """Per knob: {"says": one live sentence, "off": whether it does nothing under this policy}. A draft's counts are estimates."""
+    """Per knob: {"says": one live sentence, "off": whether it does nothing under this policy}. A draft's counts are
+    estimates."""
+
     def told(count: float) -> str:
         text = str(count) if math.isfinite(count) else "–"
         return about(text) if draft else text
@@ -73,18 +86,35 @@ def knob_words(counts: Counts, policy: Policy, lang: str, draft: bool = False) -
     return {
         "error_threshold": {
             "off": not dynamic,
-            "says": plain(lang, "lab.says.error_weighed" if weighs(policy) else "lab.says.error", decided=told(counts.decided), total=counts.calls, four=told(counts.four)) if dynamic
+            "says": plain(
+                lang,
+                "lab.says.error_weighed" if weighs(policy) else "lab.says.error",
+                decided=told(counts.decided),
+                total=counts.calls,
+                four=told(counts.four),
+            )
+            if dynamic
             else plain(lang, "lab.says.error_off", precision=plain(lang, f"lab.option.{policy.precision}")),
         },
         "tdc_threshold": {
             "off": not policy.tdc,
-            "says": plain(lang, "lab.says.reuse", skipped=told(counts.skipped), total=counts.cells) if policy.tdc and counts.skipped
-            else plain(lang, "lab.says.reuse_none") if policy.tdc else plain(lang, "lab.says.reuse_off"),
+            "says": plain(lang, "lab.says.reuse", skipped=told(counts.skipped), total=counts.cells)
+            if policy.tdc and counts.skipped
+            else plain(lang, "lab.says.reuse_none")
+            if policy.tdc
+            else plain(lang, "lab.says.reuse_off"),
         },
         "outlier_threshold": {
             "off": not purifying,
-            "says": plain(lang, "lab.says.outlier", bits=alarm_bits(policy), alarms=told(counts.alarms), total=told(counts.computed))
-            if purifying else plain(lang, "lab.says.outlier_off"),
+            "says": plain(
+                lang,
+                "lab.says.outlier",
+                bits=alarm_bits(policy),
+                alarms=told(counts.alarms),
+                total=told(counts.computed),
+            )
+            if purifying
+            else plain(lang, "lab.says.outlier_off"),
         },
     }
 
@@ -111,14 +141,31 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
 
     def add(key: str, value: str, old: str | None = None, tone: str = "", **values: str) -> None:
         if value:
-            rows.append({"value": value, "was": old, "label": plain(lang, f"lab.net.{key}", **values), "tone": tone,
-                         "brief": plain(lang, f"lab.brief.{key.removesuffix('_estimate')}") if key.removesuffix("_estimate") in BRIEF else ""})
+            rows.append(
+                {
+                    "value": value,
+                    "was": old,
+                    "label": plain(lang, f"lab.net.{key}", **values),
+                    "tone": tone,
+                    "brief": plain(lang, f"lab.brief.{key.removesuffix('_estimate')}")
+                    if key.removesuffix("_estimate") in BRIEF
+                    else "",
+                }
+            )
 
     sure = not pair.draft or fixed(policy)
     told = str if sure else about
     add("bits", told(bits(now.bits)), bits(was.bits) if was else None, computed=told(bits(now.bits_computed)))
-    add("skipped", (about if pair.draft and policy.tdc else str)(share(now.skipped)), share(was.skipped) if was else None)
-    add("predictor", (about if pair.draft and policy.precision == "dynamic" else str)(share(now.predictor)), share(was.predictor) if was else None)
+    add(
+        "skipped",
+        (about if pair.draft and policy.tdc else str)(share(now.skipped)),
+        share(was.skipped) if was else None,
+    )
+    add(
+        "predictor",
+        (about if pair.draft and policy.precision == "dynamic" else str)(share(now.predictor)),
+        share(was.predictor) if was else None,
+    )
     original = policy.precision == "stock" and not policy.tdc         # beside itself, a speed would mislead
     faster = None if partial or original else speed(source, pair)
     if faster:
@@ -126,11 +173,20 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
         before = pace(source.seconds["reference"] / source.seconds["run"])
         word = plain(lang, f"lab.net.{before[0]}")
         old = f"{before[1]} {word}" if before[0] != key else before[1]
-        add(f"{key}_estimate" if pair.draft else key, about(value) if pair.draft else value, old if pair.draft else None, tone)
+        add(
+            f"{key}_estimate" if pair.draft else key,
+            about(value) if pair.draft else value,
+            old if pair.draft else None,
+            tone,
+        )
     memory = source.trace.meta.memory
     if memory.get("originals") and memory.get("packed") and policy.precision != "stock":
         stored, meta = 32 if "32" in source.trace.meta.dtype else 16, source.trace.meta
-        add("weights_cpu" if stored == 32 and meta.device.startswith("cpu") else "weights", shrunk(memory["originals"], memory["packed"]), stored=str(stored))
+        add(
+            "weights_cpu" if stored == 32 and meta.device.startswith("cpu") else "weights",
+            shrunk(memory["originals"], memory["packed"]),
+            stored=str(stored),
+        )
     if memory.get("cache") and policy.tdc:
         add("cache", size(memory["cache"]))
     if not pair.draft and source.psnr is not None and math.isfinite(source.psnr):
@@ -148,27 +204,48 @@ def figures(source, pair, lang: str) -> dict[str, Any]:
         note = plain(lang, "lab.net.measured", machine=spoken(source.machine, lang))
     if not pair.draft and preset_name(policy) == "sixbit" and now.skipped:
         note = sentences(lang, plain(lang, "lab.net.why_bits"), note)
-    return {"figures": rows, "note": note, "lead": "" if pair.draft or policy.precision == "stock" else lead(source, faster, lang)}
+    return {
+        "figures": rows,
+        "note": note,
+        "lead": "" if pair.draft or policy.precision == "stock" else lead(source, faster, lang),
+    }
 
 
 def lead(source, faster: float | None, lang: str) -> str:
-    """What got cheaper and what it cost in one sentence; "" where one of them was not measured."""
-    memory = source.trace.meta.memory
-    if not faster or source.psnr is None or not math.isfinite(source.psnr) or not (memory.get("originals") and memory.get("packed")):
-        return ""
+    """What got cheaper and what it cost in one sentence; where nothing ran beside it, what the run did."""
+    memory, run = source.trace.meta.memory, did(totals(source.trace), lang)
+    if source.psnr is None or math.isnan(source.psnr):
+        return plain(lang, "lab.net.lead_alone", did=run)
+    if math.isinf(source.psnr):
+        return plain(lang, "lab.net.lead_same", did=run)
     word = {"psnr": "hidden", "psnr_seen": "seen", "psnr_far": "far"}[closeness(source.psnr)[0]]
+    loss = plain(lang, f"lab.net.loss_{word}", psnr=f"{source.psnr:.1f}")
+    if not faster or not (memory.get("originals") and memory.get("packed")):
+        return plain(lang, "lab.net.lead_price", did=run, loss=loss)
     return plain(lang, f"lab.net.lead_{'both' if faster >= 1.005 else 'weights'}", speed=f"{faster:.2f}",
-                 weights=shrunk(memory["originals"], memory["packed"]),
-                 loss=plain(lang, f"lab.net.loss_{word}", psnr=f"{source.psnr:.1f}"))
+                 weights=shrunk(memory["originals"], memory["packed"]), loss=loss)
+
+
+def did(now: Totals, lang: str) -> str:
+    """What a run took: bits and skips."""
+    return plain(lang, "lab.net.did", bits=bits(now.bits), skipped=share(now.skipped))
 
 
 def expected(source, pair, policy: Policy, measured: Totals) -> Totals:
     """A draft's figures: what was measured, plus what the policy changes from estimate to estimate, so that an error
     that both estimates share drops out. What the policy alone settles (no reuse, one precision) is taken as it is."""
     before, after = totals(own_replay(source)), totals(pair.shown)
-    settled = {"skipped": not after.skipped, "predictor": not after.predictor or not policy.tdc, "bits": fixed(policy), "bits_computed": fixed(policy)}
+    settled = {
+        "skipped": not after.skipped,
+        "predictor": not after.predictor or not policy.tdc,
+        "bits": fixed(policy),
+        "bits_computed": fixed(policy),
+    }
     most = {"bits": 16.0, "bits_computed": 16.0, "skipped": 1.0, "predictor": 1.0}
-    moved = {name: float(np.clip(getattr(measured, name) + getattr(after, name) - getattr(before, name), 0.0, top)) for name, top in most.items()}
+    moved = {
+        name: float(np.clip(getattr(measured, name) + getattr(after, name) - getattr(before, name), 0.0, top))
+        for name, top in most.items()
+    }
     return Totals(**{name: getattr(after, name) if settled[name] else moved[name] for name in most})
 
 
@@ -242,12 +319,25 @@ def count(drawn: list[grids.Grid]) -> Totals:
     return Totals(*(_ratio(a, b) for a, b in ((bits, macs), (bits, computed), (skipped, cells), (chosen, calls))))
 
 
-def brief(grid: grids.Grid, lang: str) -> list[dict[str, Any]]:
+def brief(grid: grids.Grid, lang: str) -> dict[str, Any]:
     """The figures of a run in progress."""
     now = count([grid])
-    return [{"value": bits(now.bits), "was": None, "label": plain(lang, "lab.net.bits", computed=bits(now.bits_computed)), "brief": plain(lang, "lab.brief.bits")},
-            {"value": share(now.skipped), "was": None, "label": plain(lang, "lab.net.skipped"), "brief": plain(lang, "lab.brief.skipped")},
-            {"value": share(now.predictor), "was": None, "label": plain(lang, "lab.net.predictor")}]
+    rows = [
+        {
+            "value": bits(now.bits),
+            "was": None,
+            "label": plain(lang, "lab.net.bits", computed=bits(now.bits_computed)),
+            "brief": plain(lang, "lab.brief.bits"),
+        },
+        {
+            "value": share(now.skipped),
+            "was": None,
+            "label": plain(lang, "lab.net.skipped"),
+            "brief": plain(lang, "lab.brief.skipped"),
+        },
+        {"value": share(now.predictor), "was": None, "label": plain(lang, "lab.net.predictor")},
+    ]
+    return {"figures": rows, "note": "", "lead": plain(lang, "lab.net.lead_live", did=did(now, lang))}
 
 
 def estimate_seconds(trace: Trace, speeds: cost.Speeds) -> float:
@@ -261,7 +351,9 @@ def estimate_seconds(trace: Trace, speeds: cost.Speeds) -> float:
         for name, code in grids.CODES.items():
             took = grid.taken == code if name != "w4a16" else np.isin(grid.taken, (code, grids.PURIFIED))
             share = (weight * took).sum(axis=2) / whole
-            costs = np.array([speeds.milliseconds.get((view.model, block), {}).get(name, np.nan) for block in grid.blocks])
+            costs = np.array(
+                [speeds.milliseconds.get((view.model, block), {}).get(name, np.nan) for block in grid.blocks]
+            )
             total += np.where(share > 0, share * costs[:, None], 0.0).sum()
     return float(total) / 1e3
 
@@ -277,7 +369,11 @@ def summary(change, lang: str) -> str:
     first, later = int(change.first.sum()), int(change.later.sum())
     if not later:
         return plain(lang, "lab.draft.changed_plainly", cells=first)
-    return sentences(lang, plain(lang, "lab.draft.changed", cells=first + later, first=first, later=later), plain(lang, "lab.draft.shift"))
+    return sentences(
+        lang,
+        plain(lang, "lab.draft.changed", cells=first + later, first=first, later=later),
+        plain(lang, "lab.draft.shift"),
+    )
 
 
 def bits(value: float) -> str:

@@ -188,7 +188,7 @@ function headings() {
   choices(which, (data?.whiches ?? []).map((k) => [k, k]), data?.which);
   legend.replaceChildren(...(data?.legend ?? []).map(([key, colour, kind]) =>
     make("li", {}, make("i", { class: kind, style: kind === "outline" || kind === "dotted" ? `border-color:${themed(colour)}` : `background:${themed(colour)}` }), t(key))));
-  if (data?.view === "decision" && data.groups.length > 1 && data.blocks.length && frameNode.clientWidth && levelNow() === "fine") {
+  if (["decision", "outliers", "verdict"].includes(data?.view) && data.groups.length > 1 && data.blocks.length && frameNode.clientWidth && levelNow() === "fine") {
     legend.append(make("li", { class: "inside" }, t(data.groups.length === 4 ? "lab.map.inside_four" : "lab.map.inside"), make("span", { class: "tiles", style: `grid-template-columns:repeat(${Math.ceil(data.groups.length / 2)},auto)` }, ...data.groups.map((name) => make("b", {}, name)))));
   }
   if (data?.scale) legend.append(make("li", { class: "scale" }, "0", make("i", { class: "ramp", style: `background:linear-gradient(90deg,${props.ramp.map(themed).join(",")})` }), data.scale));

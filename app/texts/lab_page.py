@@ -76,7 +76,7 @@ TEXTS = {
         "lab.race.clocks": "Both share one clock: who is at the later step is ahead.",
         "lab.race.at_step": "At step {step}: {a} s and {b} s so far.",
         "lab.race.whole": "Whole run with decoding: {long} s ÷ {short} s = {ratio}× {other}'s speed.",
-        "lab.race.whole_slower": "Whole run with decoding: {long} s ÷ {short} s = {ratio}× slower than {other}.",
+        "lab.race.whole_slower": "Whole run with decoding: {long} s ÷ {short} s = {ratio}× {other}'s time: slower.",
         "lab.race.whole_unfair": "Whole run: {long} s and {short} s, not compared, as every signal was measured on the way.",
         "lab.race.no_video": "No video was kept with this run.",
         "lab.race.replayed": "Your own run again, played {speed}× as fast as it ran.",

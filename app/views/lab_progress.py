@@ -44,7 +44,9 @@ class Pane:
 
     def told(self) -> Reel:
         """What plays this pane again."""
-        return self.reel or Reel(self.label, tuple(self.times), tuple(self.clips), self.seconds, self.frames, tuple(self.ticks))
+        return self.reel or Reel(
+            self.label, tuple(self.times), tuple(self.clips), self.seconds, self.frames, tuple(self.ticks)
+        )
 
 
 class Progress:
@@ -59,9 +61,23 @@ class Progress:
         self._grid_steps, self._calibration, self.live = 0, calibration, None
         self.held = held
         if held is not None:
-            self.panes = {"a": Pane(_label(None), None, held.steps, held.steps, held.seconds, "done",
-                                    final=sprites.sheet(held.frames, 90), ticks=held.ticks, frames=held.frames,
-                                    trace=held.trace, note=plain(lang, "lab.race.cached"), reel=held.reel), **self.panes}
+            self.panes = {
+                "a": Pane(
+                    _label(None),
+                    None,
+                    held.steps,
+                    held.steps,
+                    held.seconds,
+                    "done",
+                    final=sprites.sheet(held.frames, 90),
+                    ticks=held.ticks,
+                    frames=held.frames,
+                    trace=held.trace,
+                    note=plain(lang, "lab.race.cached"),
+                    reel=held.reel,
+                ),
+                **self.panes,
+            }
 
     @property
     def main(self) -> Pane:
@@ -128,12 +144,20 @@ class Progress:
                 told["final"] = pane.final if not pane.sent or self.finished else None
                 pane.sent = True
             panes[key] = told
-        out: dict[str, Any] = {"id": self.run_id, "race": {"run": self.run_id, "fps": self.fps, "panes": panes, "fair": not any(lane.probe for lane in self.wish.lanes)}}
+        out: dict[str, Any] = {
+            "id": self.run_id,
+            "race": {
+                "run": self.run_id,
+                "fps": self.fps,
+                "panes": panes,
+                "fair": not any(lane.probe for lane in self.wish.lanes),
+            },
+        }
         if self._blocks:
             trace = self._so_far()
             grid = grids.build(trace.blocks, trace.layers, None, self._grid_steps)
             self.live = grid, self.main.policy, trace
-            out["net"] = {"figures": brief(grid, self.lang), "note": ""}
+            out["net"] = brief(grid, self.lang)
             out["map"] = {**payload(grid, None, "decision", self.lang), "versus": ["draft"], "against": "draft",
                           "whiches": [], "which": "", "note": ""}
         if any(p.state == "decoding" for p in self.panes.values()):
@@ -149,7 +173,12 @@ class Progress:
         seconds = sum(p.seconds for p in self.panes.values() if p.policy is not None)
         words = plain(self.lang, "lab.status.done", seconds=f"{seconds:.1f}", seed=self.wish.seed)
         warned = self.started is not None and self.started.warnings
-        if not warned and self.main.trace is not None and self.main.policy.tdc and not self.main.trace.blocks["skipped"].any():
+        if (
+            not warned
+            and self.main.trace is not None
+            and self.main.policy.tdc
+            and not self.main.trace.blocks["skipped"].any()
+        ):
             words = sentences(self.lang, words, plain(self.lang, "lab.status.stock_slower"))
         warnings = self.started.warnings if self.started else ()
         return {"sentence": sentences(self.lang, words, *(said(self.lang, told) for told in warnings)), "tone": "info"}
@@ -160,7 +189,9 @@ class Progress:
             if pane.state != "done":
                 pane.state = "stopped"
         step = max((p.step for p in self.panes.values()), default=0)
-        words = plain(self.lang, "lab.status.stopped", step=step) if step else plain(self.lang, "lab.status.stopped_early")
+        words = (
+            plain(self.lang, "lab.status.stopped", step=step) if step else plain(self.lang, "lab.status.stopped_early")
+        )
         return {**self.event(), "status": {"sentence": words, "tone": "info"}}
 
     def reference(self) -> Reference:
@@ -181,9 +212,19 @@ class Progress:
         if probe is not None:
             seconds.pop("reference", None)       # measuring costs more than running: no fair time
         return Source(
-            key=f"run:{self.run_id}", title=f"{self.wish.prompt} · {self.wish.seed}", prompt=self.wish.prompt,
-            policy=b.policy, beside=a.policy if a is not None else None, trace=b.trace, signals=probe, reference=a.trace if "reference" in seconds else None,
-            seconds=seconds, psnr=psnr, machine=machine, model=self.wish.model, seed=self.wish.seed,
+            key=f"run:{self.run_id}",
+            title=f"{self.wish.prompt} · {self.wish.seed}",
+            prompt=self.wish.prompt,
+            policy=b.policy,
+            beside=a.policy if a is not None else None,
+            trace=b.trace,
+            signals=probe,
+            reference=a.trace if "reference" in seconds else None,
+            seconds=seconds,
+            psnr=psnr,
+            machine=machine,
+            model=self.wish.model,
+            seed=self.wish.seed,
             video={k: p.frames for k, p in self.panes.items() if p.frames is not None},
             reels={k: p.told() for k, p in self.panes.items() if p.frames is not None},
         )

@@ -48,6 +48,19 @@ def test_the_runs_own_policy_shows_what_happened(source):
     assert answer["net"]["lead"].startswith("Cheaper: ") and "31.2 dB to FP16 (higher is closer), hard to see" in answer["net"]["lead"]
 
 
+@pytest.mark.parametrize("lang, words", [("en", "No FP16 run beside it"), ("zh-CN", "没有同时运行 FP16")])
+def test_a_run_without_another_beside_it_says_what_it_did(source, lang, words):
+    alone = type(source)(**{**vars(source), "seconds": {"run": 8.0}, "psnr": None, "key": "alone"})
+    lead, now = seen(alone, lang=lang)["net"]["lead"], totals(source.trace)
+    assert bits(now.bits) in lead and share(now.skipped) in lead and words in lead
+    assert words not in seen(source, lang=lang)["net"]["lead"]
+    measured = type(source)(**{**vars(alone), "psnr": 24.0, "key": "measured"})           # every signal beside it: not timed
+    lead = seen(measured, lang=lang)["net"]["lead"]
+    assert bits(now.bits) in lead and "24.0 dB" in lead and words not in lead
+    same = type(source)(**{**vars(alone), "psnr": float("inf"), "key": "same"})
+    assert "FP16" in seen(same, lang=lang)["net"]["lead"] and "dB" not in seen(same, lang=lang)["net"]["lead"]
+
+
 def test_a_draft_shows_changes_and_no_claims_about_quality(source):
     answer = seen(source, Policy(tdc_threshold=0.3))
     assert "would change" in answer["draft"] and "moves the next computation" in answer["draft"]
@@ -363,12 +376,14 @@ def test_without_skips_the_predictor_decides_all_but_the_first_step(source):
     says = seen(off, Policy.preset("dmpq"))["knobs"][0]["says"]
     decided, calls = map(int, re.search(r"Decides ≈ (\d+) of (\d+)", says).groups())
     assert decided == calls * 29 // 30
+    figures = {row["label"]: row["value"] for row in seen(off, Policy.preset("dmpq"))["net"]["figures"]}
+    assert figures["of layer calls chosen by the predictor"] == f"≈ {share(29 / 30)}"
 
 
 def test_a_slower_policy_is_called_slower_and_the_original_is_not_raced_against_itself(source):
     assert pace(1.4) == ("faster", "1.40×", "") and pace(0.92) == ("slower", "1.09×", "warn") and pace(1.001)[1] == "1.00×"
     slow = type(source)(**{**vars(source), "seconds": {"reference": 9.2, "run": 10.0}, "key": "slow"})
-    row = next(row for row in seen(slow)["net"]["figures"] if "slower" in row["label"])
+    row = next(row for row in seen(slow)["net"]["figures"] if row["label"] == "the time of FP16: slower")
     assert row["value"] == "1.09×" and row["tone"] == "warn"
     assert not any(word in row["label"] for row in seen(source, Policy.preset("fp16"))["net"]["figures"] for word in ("speed", "slower"))
     assert any("speed" in row["label"] for row in seen(source)["net"]["figures"])
