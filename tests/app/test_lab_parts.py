@@ -19,7 +19,7 @@ from app.gate import Full, Gate
 from app.models import Models, Refused
 from app.session import Sessions
 from app.settings import read
-from app.views.lab_memory import Lab
+from app.views.lab_memory import Lab, race_of
 from app.views.lab_wish import read_wish
 from engine.settings import Policy, PolicyError
 from engine.trace import Trace, TraceError
@@ -240,3 +240,10 @@ def test_only_the_embedded_model_has_its_words(tmp_path):
     assert read_wish(lab, {"model": str(tmp_path / "very-tiny"), "prompt": "a dragon"}, "en").prompt == "a dragon"
     with pytest.raises(ValueError, match="knows these words"):
         read_wish(lab, {"model": "tiny", "prompt": "a dragon"}, "en")
+
+
+def test_a_run_whose_every_signal_was_measured_is_not_timed_against_another(source):
+    drawn = np.zeros((3, 8, 8, 3), np.uint8)
+    kept = reels.Reel(("lab.race.own", {}), (1.0, 2.0), (drawn, drawn), 2.5, drawn, ())
+    run = replace(source, key="run:1", race=None, reels={"b": kept})
+    assert race_of(run)["fair"] is False and race_of(replace(run, signals=None))["fair"] is True

@@ -188,3 +188,13 @@ def test_lesson_five_tells_the_replay_from_the_run(material):
     ran = Material(probe=material.probe, run=material.run.with_meta(replay=None))
     assert "the recorded run itself measured" in course.open_lesson(ran, 5, "en", {})["note"]
     assert "the recorded run itself measured" not in course.open_lesson(ran, 5, "en", {"tolerance": 0.05})["note"]
+
+
+def test_lesson_four_hands_the_lab_the_policy_that_it_counted():
+    """The lesson sets errors as they are against the tolerance, whatever the recorded run weighed them by."""
+    probe = probe_trace(blocks=6, steps=20)
+    views = [course.open_lesson(Material(probe=probe, policy=Policy(weighting=way)), 4, "en", {"tolerance": 0.08})
+             for way in ("sensitivity", "none")]
+    assert views[0]["facts"] == views[1]["facts"] and views[0]["figures"] == views[1]["figures"]
+    handed = [Policy.from_dict(view["lab"]["cfg"]["policy"]) for view in views]
+    assert handed[0] == handed[1] == Policy(error_threshold=0.08)
