@@ -41,7 +41,7 @@ DARK = {
     W4A16: "#A68AF0",
     STOCK: "#8A8FB8",
     UNKNOWN: "#4A3440",
-    RIGHT: "#3D5247",
+    RIGHT: "#5C8570",
     SEQUENTIAL[0]: "#1E2633",
     SEQUENTIAL[1]: "#27405F",
     SEQUENTIAL[2]: "#34618F",
