@@ -17,8 +17,9 @@ SETTLED = ("reuse off", "first step", "warm-up", "final steps")
 
 
 def on_record(recorded: grids.Grid, own: grids.Grid, draft: grids.Grid, policy: Policy) -> grids.Grid:
-    """The draft's map: `recorded` wherever `own` (the run's policy decided on the draft's signals) and `draft` agree and
-    the draft's policy could do what was recorded, else `draft`. Grids of another shape than `recorded` give `draft`."""
+    """The draft's map: `recorded` wherever `own` (the run's policy decided on the draft's signals) and `draft` agree
+    and the draft's policy could do what was recorded, else `draft`. Grids of another shape than `recorded` give
+    `draft`."""
     if not (grids.same_shape(recorded, draft) and grids.same_shape(own, draft)):
         return draft
     return grids.merge(recorded, draft, ~_kept(recorded, own, draft, policy))
@@ -28,7 +29,9 @@ def _kept(recorded: grids.Grid, own: grids.Grid, draft: grids.Grid, policy: Poli
     """bool (B, S): the draft leaves the cell as it was."""
     same = (own.decision == draft.decision).all(axis=2) & (draft.decision != grids.UNKNOWN).all(axis=2)
     taken = np.isin(recorded.decision, np.unique(draft.decision)).all(axis=2)
-    settled = np.isin(draft.block_reason, [draft.block_reasons.index(name) for name in SETTLED if name in draft.block_reasons])
+    settled = np.isin(
+        draft.block_reason, [draft.block_reasons.index(name) for name in SETTLED if name in draft.block_reasons]
+    )
     return same & taken & ~(recorded.skipped & (settled | (in_a_row(recorded.skipped) > policy.max_skips)))
 
 

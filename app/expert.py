@@ -5,10 +5,10 @@
 
 For each prompt it starts from the default policy and looks at what the page shows: the replay of the recorded signals
 and the time that they predict here (`engine.cost`). At most MOVES knob moves are tried, the least risky first, and kept
-where the prediction falls; then the found policy runs for real. If a tick was lost, the last move is half taken back; if
-it is too slow, the search goes on; and a second run decides. Found means: at least GOAL less time for the whole clip than
-the default policy takes, and no tick of the default's lost. On a CPU the time is the process's CPU time, so that a
-machine which does other things besides measures the same.
+where the prediction falls; then the found policy runs for real. If a tick was lost, the last move is half taken
+back; if it is too slow, the search goes on; and a second run decides. Found means: at least GOAL less time for the
+whole clip than the default policy takes, and no tick of the default's lost. On a CPU the time is the process's CPU
+time, so that a machine which does other things besides measures the same.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class Tuner:
         """Take the reuse tolerance half way back to the default: the way to lose a tick is too much reuse."""
         start = self.source.policy
         self.moves += 1
-        self.policy = replace(self.policy, tdc_threshold=round((self.policy.tdc_threshold + start.tdc_threshold) / 2, 4))
+        self.policy = replace(
+            self.policy, tdc_threshold=round((self.policy.tdc_threshold + start.tdc_threshold) / 2, 4)
+        )
         self.log.append(f"back to tdc_threshold {self.policy.tdc_threshold:g}: {percent(self.saving(self.policy))}")
 
 
@@ -170,9 +172,12 @@ def say(name: str, made: dict[str, Any]) -> str:
              f"  default: {default['seconds']} s, {100 * default['skipped']:.0f} % skipped, "
              f"{sum(default['ticks'])} of {len(default['ticks'])} ticks"]
     lines += [f"  move {i}: {line}" for i, line in enumerate(made["log"], 1)]
-    lines += [f"  run {i}: {run['seconds']} s, {100 * run['saved']:+.1f} % saved (predicted: "
-              f"{percent(run['predicted'])}), {100 * run['skipped']:.0f} % skipped, " + (f"lost: {', '.join(run['lost'])}" if run["lost"] else "no tick lost")
-              for i, run in enumerate(made["runs"], 1)]
+    lines += [
+        f"  run {i}: {run['seconds']} s, {100 * run['saved']:+.1f} % saved (predicted: "
+        f"{percent(run['predicted'])}), {100 * run['skipped']:.0f} % skipped, "
+        + (f"lost: {', '.join(run['lost'])}" if run["lost"] else "no tick lost")
+        for i, run in enumerate(made["runs"], 1)
+    ]
     return "\n".join([*lines, f"  {'found' if made['found'] else 'not found'}"])
 
 

@@ -19,7 +19,8 @@ from engine.settings import BREAK_IT, Policy, needs_calibration
 
 
 class Limits(NamedTuple):
-    """The most that a run may take here. Defaults that only the model knows are held to them too, once it tells them."""
+    """The most that a run may take here. Defaults that only the model knows are held to them too, once it tells
+    them."""
 
     steps: int
     pixels: int
@@ -28,7 +29,9 @@ class Limits(NamedTuple):
     def check(self, started, lang: str) -> None:
         """Raise ValueError for a run (`engine.stream.Started`) beyond a limit."""
         if started.height * started.width > self.pixels:
-            raise ValueError(plain(lang, "lab.refuse.pixels", most=f"{self.pixels:,}", width=started.width, height=started.height))
+            raise ValueError(
+                plain(lang, "lab.refuse.pixels", most=f"{self.pixels:,}", width=started.width, height=started.height)
+            )
         for name, most in (("steps", self.steps), ("frames", self.frames)):
             given = getattr(started, name)
             if given > most:
@@ -38,7 +41,8 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class LaneWish:
-    """One lane: its pane ("a" what to compare with, "b" the policy), what decides, and whether every signal is measured."""
+    """One lane: its pane ("a" what to compare with, "b" the policy), what decides, and whether every signal is
+    measured."""
 
     pane: str
     policy: Policy
@@ -72,11 +76,13 @@ class RunWish:
     limits: Limits | None = None
 
     def measuring(self) -> RunWish:
-        """The same, its reference run first and with every signal measured, so that the policy can be calibrated by it."""
+        """The same, its reference run first and with every signal measured, so that the policy can be calibrated by
+        it."""
         return replace(self, lanes=(replace(self.lanes[0], probe=True), *self.lanes[1:]), first_alone=True)
 
     def needs_measuring(self, calibration) -> bool:
-        """The policy asks a predictor that the model does not have yet, and a reference run beside it can give it one."""
+        """The policy asks a predictor that the model does not have yet, and a reference run beside it can give it
+        one."""
         beside = len(self.lanes) == 2 and self.lanes[0].is_reference
         return calibration is None and beside and needs_calibration(self.lanes[-1].policy)
 
@@ -127,7 +133,9 @@ def drive(wish: RunWish) -> Iterator[Beat]:
         while waiting or running:
             while waiting and not (wish.first_alone and running):
                 lane = waiting.pop(0)
-                running[lane.pane] = generate(loaded.pipe, wish.prompt, policy=lane.policy, probe=lane.probe, **wish.settings())
+                running[lane.pane] = generate(
+                    loaded.pipe, wish.prompt, policy=lane.policy, probe=lane.probe, **wish.settings()
+                )
             order = sorted(running, key=lambda pane: (used[pane], pane))
             pane = order[0]
             began = time.perf_counter()

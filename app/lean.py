@@ -21,7 +21,11 @@ import types
 from contextlib import ExitStack, contextmanager
 
 TOOL = "gradio.cli"
-STAND_INS = {TOOL: ("deploy",), "gradio.external": ("load", "load_chat", "load_openapi"), "gradio.workflow": ("Workflow",)}
+STAND_INS = {
+    TOOL: ("deploy",),
+    "gradio.external": ("load", "load_chat", "load_openapi"),
+    "gradio.workflow": ("Workflow",),
+}
 
 
 def load():

@@ -30,7 +30,19 @@ from engine.trace import Trace
 AGREEMENT = ROOT / "assets" / "quality" / "replay_agreement.json"
 REPLAYS = 4          # kept per trace
 VIEWS = ("decision", "gamma", "drift", "outliers", "verdict")
-PRESET_ORDER = ("fp16", "w4a4", "w4a8", "sixbit", "break", "w4a16", "dmpq", "dmpq_sensitive", "tdc", "dmpq_tdc", "int8_tdc")
+PRESET_ORDER = (
+    "fp16",
+    "w4a4",
+    "w4a8",
+    "sixbit",
+    "break",
+    "w4a16",
+    "dmpq",
+    "dmpq_sensitive",
+    "tdc",
+    "dmpq_tdc",
+    "int8_tdc",
+)
 
 
 class Close(NamedTuple):
@@ -73,7 +85,12 @@ def preset_of(policy: Policy) -> str:
 def label_of(policy: Policy | None) -> str:
     """The text key that names a pane by what decides in it; None is the model as it is."""
     name = "fp16" if policy is None else preset_of(policy)
-    shown = {"fp16": "lab.race.fp16", "sixbit": "lab.race.policy", "break": "lab.race.broken_policy", "": "lab.race.own"}
+    shown = {
+        "fp16": "lab.race.fp16",
+        "sixbit": "lab.race.policy",
+        "break": "lab.race.broken_policy",
+        "": "lab.race.own",
+    }
     return shown.get(name, f"lab.preset.{name}")
 
 
@@ -153,7 +170,8 @@ def places_of(trace: Trace, which: str, view: grids.View) -> grids.Places:
 
 
 def calibration_of(source: Source):
-    """The predictor's lines that decided in the run, else those of its probe, else None; weighed where that is known."""
+    """The predictor's lines that decided in the run, else those of its probe, else None; weighed where that is
+    known."""
     kept = kept_of(source.trace)
     if "calibration" not in kept:
         lines = source.trace.meta.calibration or (source.signals.meta.calibration if source.signals else None)
@@ -192,7 +210,9 @@ def map_of(source: Source, shown: Trace, policy: Policy, which: str = "") -> gri
         return grid_of(shown, which)
     kept = kept_of(shown)
     if ("map", which) not in kept:
-        kept["map", which] = on_record(grid_of(source.trace, which), grid_of(own_replay(source), which), grid_of(shown, which), policy)
+        kept["map", which] = on_record(
+            grid_of(source.trace, which), grid_of(own_replay(source), which), grid_of(shown, which), policy
+        )
     return kept["map", which]
 
 
@@ -206,7 +226,8 @@ def look(source: Source, wish: Wish, lang: str, rivals: dict[str, Source | None]
     basis = source.signals or source.trace
     signals = grid_of(basis, wish.which)
     run = grid_of(source.trace, wish.which)
-    run = run if grids.same_shape(run, here) else grid_of(own_replay(source), wish.which)    # it ended before its first step
+    if not grids.same_shape(run, here):                     # it ended before its first step
+        run = grid_of(own_replay(source), wish.which)
     before = None if pair.before is None else run if pair.before is source.trace else grid_of(pair.before, wish.which)
     comparable = before is not None and grids.same_shape(before, here)
     change = maps.changes(before, here) if comparable else None
@@ -223,17 +244,27 @@ def look(source: Source, wish: Wish, lang: str, rivals: dict[str, Source | None]
     cuts = histograms(predicted, source.policy, wish.policy)
     return {
         "map": _map(source, pair, here, signals, change, wish, lang, note, rivals),
-        "knobs": [{**k._asdict(), "key": source.key, "value": getattr(wish.policy, k.name), **words[k.name]} for k in cuts],
+        "knobs": [
+            {**k._asdict(), "key": source.key, "value": getattr(wish.policy, k.name), **words[k.name]} for k in cuts
+        ],
         "net": figures(source, pair, lang),
         "draft": summary(moved, lang) if pair.draft else None,
         "band": _band(source, pair, lang),
-        "policy": wish.policy.to_dict(), "preset": policy_preset, "presets": list(PRESET_ORDER),
+        "policy": wish.policy.to_dict(),
+        "preset": policy_preset,
+        "presets": list(PRESET_ORDER),
         "source": source.key,
-        "about": {"title": source.title, "prompt": source.prompt, "seed": source.seed, "key": source.key,
-                  "signals": source.signals is not None,
-                  "videos": {pane: label_of(policy) for pane, policy in source.lanes.items() if pane in source.video}},
+        "about": {
+            "title": source.title,
+            "prompt": source.prompt,
+            "seed": source.seed,
+            "key": source.key,
+            "signals": source.signals is not None,
+            "videos": {pane: label_of(policy) for pane, policy in source.lanes.items() if pane in source.video},
+        },
         "warning": _warning(wish.policy, source, lang),
-        "measure": pair.shown.meta.replay == "partial" or (needs_calibration(wish.policy) and calibration_of(source) is None),
+        "measure": pair.shown.meta.replay == "partial"
+        or (needs_calibration(wish.policy) and calibration_of(source) is None),
     }
 
 
@@ -284,12 +315,21 @@ def _map(source, pair, here, signals, change, wish, lang, note, rivals) -> dict[
     truth = as_weighed(signals, source, wish.policy, wish.which)
     out = payload(here, change, wish.view, lang, signals=truth, threshold=wish.policy.error_threshold,
                   draft=wish.against == "draft")
-    note = note or plain(lang, f"lab.view.{wish.view}.{'weighed' if wish.view == 'verdict' and weighs(wish.policy) else 'what'}")
+    note = note or plain(
+        lang, f"lab.view.{wish.view}.{'weighed' if wish.view == 'verdict' and weighs(wish.policy) else 'what'}"
+    )
     pairs = list(views_of(pair.shown))
     if wish.view == "verdict":
         note = score(source, pair, signals, wish, note, lang)
-    return {**out, "versus": ["draft", *[k for k, s in rivals.items() if s is not None]], "against": wish.against,
-            "whiches": pairs, "which": wish.which or (pairs[0] if pairs else ""), "note": note, "suggest": telling_cell(here)}
+    return {
+        **out,
+        "versus": ["draft", *[k for k, s in rivals.items() if s is not None]],
+        "against": wish.against,
+        "whiches": pairs,
+        "which": wish.which or (pairs[0] if pairs else ""),
+        "note": note,
+        "suggest": telling_cell(here),
+    }
 
 
 def score(source: Source, pair: Drawn, signals: grids.Grid, wish: Wish, note: str, lang: str) -> str:
@@ -301,7 +341,9 @@ def score(source: Source, pair: Drawn, signals: grids.Grid, wish: Wish, note: st
         return plain(lang, "lab.verdict.none")
 
     def counts(trace: Trace, policy: Policy) -> tuple[int, int]:
-        return judged(grid_of(trace, wish.which), as_weighed(signals, source, policy, wish.which), policy.error_threshold)
+        return judged(
+            grid_of(trace, wish.which), as_weighed(signals, source, policy, wish.which), policy.error_threshold
+        )
 
     right, total = counts(pair.shown, wish.policy)
     told = str
@@ -310,7 +352,9 @@ def score(source: Source, pair: Drawn, signals: grids.Grid, wish: Wish, note: st
         share = right / max(1, total) + was[0] / max(1, was[1]) - before[0] / max(1, before[1])
         total = int(counted(source, pair, wish.which).decided)
         right, told = round(total * min(max(share, 0.0), 1.0)), about
-    return sentences(lang, plain(lang, "lab.verdict.score", right=told(right), total=told(total)) if total else "", note)
+    return sentences(
+        lang, plain(lang, "lab.verdict.score", right=told(right), total=told(total)) if total else "", note
+    )
 
 
 def judged(grid: grids.Grid, signals: grids.Grid, threshold: float) -> tuple[int, int]:

@@ -188,7 +188,8 @@ def shared(settings: Settings | None = None) -> Models:
 
 
 def free_bytes() -> int | None:
-    """Memory free for a model: of the GPU where torch is loaded and has one, else of the machine; None where unknown."""
+    """Memory free for a model: of the GPU where torch is loaded and has one, else of the machine; None where
+    unknown."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return int(torch.cuda.mem_get_info()[0])

@@ -95,13 +95,17 @@ def read(path: Path) -> Recording:
     try:
         about = json.loads((path / "recording.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RecordingError(f"Expected a recording in {path.name}; recording.json cannot be read. Make it again.") from error
+        raise RecordingError(
+            f"Expected a recording in {path.name}; recording.json cannot be read. Make it again."
+        ) from error
     missing = [key for key in ("version", "prompt", "policy", "seconds", "fps", "panes") if key not in about]
     files = [name for name in ("run.parquet", *(f"{p}.webp" for p in PANES), *(f"{p}-final.webp" for p in PANES))
              if not (path / name).exists()]
     if about.get("version") != VERSION or missing or files:
-        raise RecordingError(f"The recording {path.name} is not whole (missing: {', '.join(missing + files) or 'its version'}). "
-                             "Make it again.")
+        raise RecordingError(
+            f"The recording {path.name} is not whole (missing: {', '.join(missing + files) or 'its version'}). "
+            "Make it again."
+        )
     return Recording(path.name, path, about)
 
 

@@ -42,8 +42,12 @@ def race(key: str, reels: dict[str, Reel], fps: float) -> dict[str, Any] | None:
     for pane, reel in reels.items():
         data, shape = sprites.book(fitting(reel.clips))
         panes[pane] = {
-            "times": list(reel.times), "seconds": round(reel.seconds, 3), "ticks": list(reel.ticks), "label": list(reel.label),
-            "sheet": {**shape, "src": sprites.uri(data)}, "final": sprites.sheet(reel.frames, 90),
+            "times": list(reel.times),
+            "seconds": round(reel.seconds, 3),
+            "ticks": list(reel.ticks),
+            "label": list(reel.label),
+            "sheet": {**shape, "src": sprites.uri(data)},
+            "final": sprites.sheet(reel.frames, 90),
         }
     return {"recorded": True, "run": key, "fps": fps, "panes": panes, "speed": speed}
 

@@ -35,7 +35,17 @@ class Reference(NamedTuple):
 
 def key(wish: RunWish) -> tuple:
     """What decides an FP16 result."""
-    return (wish.model, wish.prompt, wish.seed, wish.steps, wish.guidance, wish.height, wish.width, wish.frames, wish.negative)
+    return (
+        wish.model,
+        wish.prompt,
+        wish.seed,
+        wish.steps,
+        wish.guidance,
+        wish.height,
+        wish.width,
+        wish.frames,
+        wish.negative,
+    )
 
 
 class References:

@@ -25,7 +25,8 @@ class Source:
     trace: the run under `policy`. signals: a run of the same prompt with everything observed (a probe), or None.
     reference: the FP16 run's own trace, for its speed.
     race: what the panes need to play it again. seconds: {"reference": s, "run": s} of whole runs where measured.
-    beside: the policy of pane a, None for the model as it is. psnr: dB against the reference. video: {pane: frames or path}. reels: {pane: `app.reels.Reel`} of a run made here.
+    beside: the policy of pane a, None for the model as it is. psnr: dB against the reference. video: {pane: frames
+    or path}. reels: {pane: `app.reels.Reel`} of a run made here.
     """
 
     key: str

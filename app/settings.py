@@ -34,7 +34,8 @@ class Settings(NamedTuple):
 
 def read(environ: os._Environ | dict | None = None) -> Settings:
     """Settings from environment variables LAB_PUBLIC, LAB_MODELS, LAB_CONCURRENCY, LAB_QUEUE, LAB_MAX_STEPS,
-    LAB_MAX_PIXELS, LAB_MAX_FRAMES, LAB_RECORDINGS, LAB_PRELOAD. Raises ValueError naming the variable that cannot be read.
+    LAB_MAX_PIXELS, LAB_MAX_FRAMES, LAB_RECORDINGS, LAB_PRELOAD. Raises ValueError naming the variable that cannot be
+    read.
     """
     env = os.environ if environ is None else environ
     public = env.get("LAB_PUBLIC", "1" if env.get("SPACE_ID") else "0") not in ("0", "", "false")

@@ -54,7 +54,8 @@ def python_code(policy: Policy, source: Source, text_length: int | None = None) 
 
 
 def package(source: Source, kind: str, policy: Policy) -> tuple[str, str, bytes] | None:
-    """(file name, media type, bytes) of "video", "reference", "parquet", "csv" or "policy"; None where there is none."""
+    """(file name, media type, bytes) of "video", "reference", "parquet", "csv" or "policy"; None where there is
+    none."""
     if kind == "policy":
         return "policy.json", "application/json", policy.to_json().encode()
     if kind == "csv":
@@ -100,7 +101,9 @@ def encoded(found: tuple[str, str, bytes]) -> dict[str, str]:
     return {"name": name, "type": media, "data": base64.b64encode(data).decode()}
 
 
-def opened(path: str, name: str, *, upload_folder: str, max_bytes: int, max_rows: int, lang: str = "en") -> Trace | Policy:
+def opened(
+    path: str, name: str, *, upload_folder: str, max_bytes: int, max_rows: int, lang: str = "en"
+) -> Trace | Policy:
     """Read an uploaded trace (.parquet) or policy (.json).
 
     The path comes from a browser, so only files inside the upload folder are read. Raises ValueError (TraceError,

@@ -28,8 +28,8 @@ def weights(grid: Grid, calibration: Calibration | None, policy: Policy, model: 
 
 
 def lent(calibration: Calibration | None, policy: Policy) -> Calibration | None:
-    """The lines that a run under `policy` was made with; of the embedded model, with today's weights where the run had no
-    use for weights. One that weighed by lines without them counted every layer as 1, and is told so."""
+    """The lines that a run under `policy` was made with; of the embedded model, with today's weights where the run
+    had no use for weights. One that weighed by lines without them counted every layer as 1, and is told so."""
     return calibration if calibration is None or weighs(policy) else calibration.weighed_like(_embedded())
 
 

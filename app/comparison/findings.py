@@ -37,11 +37,19 @@ def sensitivity_card(measured: pd.DataFrame | None, run: Trace | None, lang: str
         return None
     info = sensitivity.facts(measured, run)
     names = {layer: group(lang, layer) for _, layer in info.rows}
-    labels = {"step": text(lang, "common.step"), "block": text(lang, "common.block"), "empty": text(lang, "compare.frontier_empty")}
-    lead = plain(lang, "compare.sensitivity_lead", groups=text(lang, "compare.semicolon").join(dict.fromkeys(names.values())))
+    labels = {
+        "step": text(lang, "common.step"),
+        "block": text(lang, "common.block"),
+        "empty": text(lang, "compare.frontier_empty"),
+    }
+    lead = plain(
+        lang, "compare.sensitivity_lead", groups=text(lang, "compare.semicolon").join(dict.fromkeys(names.values()))
+    )
     said = ""
     if info.touchy == info.touchy:
-        said = text(lang, "compare.sensitivity_verdict", touchy=words.percent(info.touchy), robust=words.percent(info.robust))
+        said = text(
+            lang, "compare.sensitivity_verdict", touchy=words.percent(info.touchy), robust=words.percent(info.robust)
+        )
     return {"title": text(lang, "compare.sensitivity"), "lead": lead, "verdict": said,
             "alt": text(lang, "compare.sensitivity_alt"), "height": round(6 + ROW_HEIGHT * len(info.rows), 1),
             "figure": compare_sensitivity.heat(info, names, labels)}  # fmt: skip
@@ -70,4 +78,6 @@ def _plain(setting: str) -> str:
         values = json.loads(setting)
     except ValueError:
         return setting[:80]
-    return ", ".join(f"{key} {value}" for key, value in values.items())[:120] if isinstance(values, dict) else setting[:80]
+    return (
+        ", ".join(f"{key} {value}" for key, value in values.items())[:120] if isinstance(values, dict) else setting[:80]
+    )

@@ -52,9 +52,13 @@ def _packed(table: pd.DataFrame, lang: str, say) -> str:
     level = best.iloc[1:][best["high"].iloc[1:] >= first["mean"]]
     level = level[level["method"] != "sixbit"]["method"].tolist()
     names, more = say("semicolon").join(method_name(lang, name) for name in level[:NAMED]), len(level) - NAMED
-    near = say("headline_level_more", names=names, more=more) if more > 0 else say("headline_level", names=names) if level else ""
+    near = say("headline_level", names=names) if level else ""
+    if more > 0:
+        near = say("headline_level_more", names=names, more=more)
     others = packed[packed["method"] != "sixbit"]
     ahead = int(((others["mean"] >= six["mean"]) & (others["bits"] <= six["bits"])).sum())
     place = say("headline_behind", ahead=ahead, count=len(others)) if ahead else say("headline_ahead")
-    return say("headline_packed", best=method_name(lang, first["method"]), psnr=number("psnr", first["mean"]), level=near,
-               six=number("psnr", six["mean"]), bits=words.bits(six["bits"]), place=place) if math.isfinite(six["mean"]) else ""  # fmt: skip
+    if not math.isfinite(six["mean"]):
+        return ""
+    return say("headline_packed", best=method_name(lang, first["method"]), psnr=number("psnr", first["mean"]),
+               level=near, six=number("psnr", six["mean"]), bits=words.bits(six["bits"]), place=place)

@@ -11,7 +11,10 @@ KNOWN = (
     (r"bf16 eager", "eager"),
     (r"diffusers FirstBlockCache", "fbc"),
     (r"which steps are skipped is given, its code decides nothing else", "given"),
-    (r"skips of (?P<run>.{1,60}) \(embedded model\), replayed at reuse tolerance (?P<tolerance>[\d.]+), stretched", "stretched"),
+    (
+        r"skips of (?P<run>.{1,60}) \(embedded model\), replayed at reuse tolerance (?P<tolerance>[\d.]+), stretched",
+        "stretched",
+    ),
     (r"the rotation kernel of this commit was faulty, which changes numbers, hardly time", "faulty"),
     (r"torch\.compile of each block", "compiled"),
     (r"torchao FP8 dynamic, rowwise", "torchao"),
@@ -21,7 +24,9 @@ KNOWN = (
 
 def spoken(note: str, lang: str) -> str:
     """Each part between semicolons by its pattern; an unknown part stays as it was written. Ready for HTML."""
-    return text(lang, "compare.semicolon").join(_part(part.strip(), lang) for part in note[:400].split(";") if part.strip())
+    return text(lang, "compare.semicolon").join(
+        _part(part.strip(), lang) for part in note[:400].split(";") if part.strip()
+    )
 
 
 def _part(part: str, lang: str) -> str:

@@ -25,7 +25,8 @@ from engine.trace import Trace
 
 
 class Findings(NamedTuple):
-    """What else was measured, each None where it was not; `run` is the recorded run that the layers are held against."""
+    """What else was measured, each None where it was not; `run` is the recorded run that the layers are held
+    against."""
 
     sensitivity: pd.DataFrame | None = None
     settings: pd.DataFrame | None = None
@@ -40,7 +41,9 @@ LONGEST_TABLE = 200
 NO_FINDINGS = Findings()
 
 
-def page(sweep: measured.Sweep, benchmarks: list[Benchmark], lang: Any, sent: Any, findings: Findings = NO_FINDINGS) -> dict[str, Any]:
+def page(
+    sweep: measured.Sweep, benchmarks: list[Benchmark], lang: Any, sent: Any, findings: Findings = NO_FINDINGS
+) -> dict[str, Any]:
     """`sent`: {"quality": one of QUALITIES, "cost": one of COSTS}; anything else takes the defaults."""
     lang = resolve(lang if isinstance(lang, str) else None)
     wish = sent if isinstance(sent, Mapping) else {}
@@ -64,7 +67,8 @@ def page(sweep: measured.Sweep, benchmarks: list[Benchmark], lang: Any, sent: An
             "title": say("frontier"), "alt": say("frontier_alt"),
             "lead": frontier_lead(sweep, lang, say),
             "controls": [
-                controls.chips("quality", say("quality"), quality, [(q, say(f"short_{q}")) for q in measured.QUALITIES]),
+                controls.chips("quality", say("quality"), quality,
+                [(q, say(f"short_{q}")) for q in measured.QUALITIES]),
                 controls.chips("cost", say("cost"), cost, [(c, say(f"short_{c}")) for c in measured.COSTS]),
             ] if sweep.prompts else [],
             "figure": compare_frontier.frontier(found, names, labels),
@@ -86,7 +90,11 @@ def frontier_lead(sweep: measured.Sweep, lang: str, say) -> str:
     if not sweep.prompts:
         return say("frontier_missing")
     device = {"cuda": "GPU", "cpu": "CPU"}.get(sweep.timed_on, sweep.timed_on)
-    return sentences(lang, say("frontier_lead", prompts=sweep.prompts), say("timed", device=device, threads=sweep.threads) if device else "")
+    return sentences(
+        lang,
+        say("frontier_lead", prompts=sweep.prompts),
+        say("timed", device=device, threads=sweep.threads) if device else "",
+    )
 
 
 def verdict(found: measured.Points, say) -> str:
@@ -112,10 +120,18 @@ def costing(row: Any, cost: str, sweep: measured.Sweep, say) -> dict[str, Any]:
 
 def dots_table(found: measured.Points, sweep: measured.Sweep, names: dict[str, str], lang: str, say) -> dict[str, Any]:
     """Every dot as a row: the keyboard's and the screen reader's way to it."""
-    columns = [say("col_method"), say("col_setting"), say(f"short_{found.quality}"), say(f"short_{found.cost}"), say("col_runs"), ""]
+    columns = [
+        say("col_method"),
+        say("col_setting"),
+        say(f"short_{found.quality}"),
+        say(f"short_{found.cost}"),
+        say("col_runs"),
+        "",
+    ]
     rows = [
         [cell(names[row.method]), cell(setting_words(row.method, row.setting, lang, say)),
-         interval(found.quality, (row.mean, row.low, row.high)), costing(row, found.cost, sweep, say), cell(str(row.runs)),
+         interval(found.quality, (row.mean, row.low, row.high)), costing(row, found.cost, sweep, say),
+         cell(str(row.runs)),
          {"open": link_of(row.method, row.setting, lang), "text": say("open"), "else": say("peer")}]
         for row in found.table.head(LONGEST_TABLE).itertuples()
     ]  # fmt: skip
@@ -149,7 +165,11 @@ def speed_table(benchmark: Benchmark, lang: str, say) -> dict[str, Any]:
          cell(number("bits_computed", row.bits_computed))]
         for row in benchmark.rows.head(LONGEST_TABLE).itertuples()
     ]  # fmt: skip
-    return {"lead": say("speed_lead", model=benchmark.model, device=benchmark.device or "?"), "columns": columns, "rows": body}
+    return {
+        "lead": say("speed_lead", model=benchmark.model, device=benchmark.device or "?"),
+        "columns": columns,
+        "rows": body,
+    }
 
 
 def pace(row: Any, benchmark: Benchmark, say) -> list[dict[str, Any]]:

@@ -94,7 +94,9 @@ def policy_of(method: str, setting: str) -> Policy | None:
         return None
     try:
         given = json.loads(setting or "{}")
-        changes = {k: v for k, v in given.items() if k in Policy.__dataclass_fields__} if isinstance(given, dict) else {}
+        changes = (
+            {k: v for k, v in given.items() if k in Policy.__dataclass_fields__} if isinstance(given, dict) else {}
+        )
         return Policy.from_dict({**PRESETS[method].to_dict(), **changes})
     except ValueError:
         return None
@@ -122,7 +124,9 @@ def points(sweep: Sweep, quality: str, cost: str) -> Points:
     table = quality_of.merge(costs, on=["method", "setting"])
     table["ours"] = table["method"].isin([*PRESETS, *EXTENSIONS])
     known = table[table["method"].isin(REFERENCES)]
-    reference = (float("nan"), float("nan")) if known.empty else (float(known["cost"].iloc[0]), float(known["mean"].iloc[0]))
+    reference = (
+        (float("nan"), float("nan")) if known.empty else (float(known["cost"].iloc[0]), float(known["mean"].iloc[0]))
+    )
     table = table[~table["method"].isin(REFERENCES)]
     table = table[np.isfinite(table["mean"]) & np.isfinite(table["cost"])]
     table = table.sort_values(["ours", "method", "cost"], kind="stable").reset_index(drop=True)

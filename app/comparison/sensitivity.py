@@ -73,7 +73,9 @@ def _chosen(run: Trace | None, rows: list[tuple[int, str]], steps: list[int]) ->
     table = table[(table["model"] == first["model"]) & (table["branch"] == first["branch"])]
     table = table[(table["call"] == table["call"].max()) & table["step"].isin(steps)]
     at_row, at_step = {key: i for i, key in enumerate(rows)}, {step: i for i, step in enumerate(steps)}
-    for block, layer, step, precision in zip(table["block"], table["layer"], table["step"], table["precision"], strict=True):
+    for block, layer, step, precision in zip(
+        table["block"], table["layer"], table["step"], table["precision"], strict=True
+    ):
         if (block, layer) in at_row:
             out[at_row[(block, layer)], at_step[step]] = precision
     return out

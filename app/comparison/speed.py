@@ -8,7 +8,18 @@ from typing import NamedTuple
 import pandas as pd
 
 NEEDED = ("method", "seconds_per_step")
-COLUMNS = ("method", "skipped", "seconds_per_step", "peak_gb", "weights_gb", "cache_gb", "bits", "bits_computed", "device", "commit")
+COLUMNS = (
+    "method",
+    "skipped",
+    "seconds_per_step",
+    "peak_gb",
+    "weights_gb",
+    "cache_gb",
+    "bits",
+    "bits_computed",
+    "device",
+    "commit",
+)
 BASELINE = "stock"
 
 

@@ -24,7 +24,12 @@ def source(name: str) -> str:
 def part(name: str, *, also: tuple[str, ...] = (), server_functions: list[Callable] | None = None, **props) -> gr.HTML:
     """Place the part `name`; `props` reach its script as `props`; `also` names scripts that it builds on."""
     return gr.HTML(
-        None, html_template=source(f"{name}.html"), js_on_load="".join(source(f"{script}.js") for script in ("bus", *also, name)),
-        server_functions=server_functions, apply_default_css=False, elem_id=f"lab-{name}",
-        elem_classes=["lab-part", f"part-{name}"], **props,
+        None,
+        html_template=source(f"{name}.html"),
+        js_on_load="".join(source(f"{script}.js") for script in ("bus", *also, name)),
+        server_functions=server_functions,
+        apply_default_css=False,
+        elem_id=f"lab-{name}",
+        elem_classes=["lab-part", f"part-{name}"],
+        **props,
     )

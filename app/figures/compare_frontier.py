@@ -10,10 +10,18 @@ from app.figures import palette, spec
 
 # One colour for each idea, one mark for each way of using it: a cross computes every step, a ring extrapolates.
 OURS = {
-    "sixbit": (palette.ACCENT, "circle"), "sixbit_extended": (palette.ACCENT, "circle-open"), "sixbit_lean": (palette.ACCENT, "x"),
-    "int8_tdc": (palette.INT8, "circle"), "int8_tdc_extrapolated": (palette.INT8, "circle-open"), "w4a8": (palette.INT8, "x"),
-    "tdc": ("#44AA99", "circle"), "tdc_extrapolated": ("#44AA99", "circle-open"), "w4a16": ("#44AA99", "x"),
-    "dmpq_tdc": ("#AA4499", "circle"), "dmpq": ("#AA4499", "x"), "w4a4": (palette.NVFP4, "x"),
+    "sixbit": (palette.ACCENT, "circle"),
+    "sixbit_extended": (palette.ACCENT, "circle-open"),
+    "sixbit_lean": (palette.ACCENT, "x"),
+    "int8_tdc": (palette.INT8, "circle"),
+    "int8_tdc_extrapolated": (palette.INT8, "circle-open"),
+    "w4a8": (palette.INT8, "x"),
+    "tdc": ("#44AA99", "circle"),
+    "tdc_extrapolated": ("#44AA99", "circle-open"),
+    "w4a16": ("#44AA99", "x"),
+    "dmpq_tdc": ("#AA4499", "circle"),
+    "dmpq": ("#AA4499", "x"),
+    "w4a4": (palette.NVFP4, "x"),
 }
 # For methods that come later; readable on a light and on a dark page alike.
 OTHERS = ("#997700", palette.STOCK, "#77AADD")
@@ -50,7 +58,8 @@ def frontier(found: Points, names: dict[str, str], words: dict[str, str]) -> dic
             "line": {"color": colour, "width": 2.5 if mine else 1.5, "dash": dash},
             "marker": {"symbol": symbol, "size": 12 if mine else 9, "color": colour,
                        "line": {"width": 1, "color": palette.PAPER}},
-            "hovertemplate": f"%{{x:{FORMAT[found.cost]}}} · %{{y:{FORMAT[found.quality]}}}<extra>{names[method]}</extra>",
+            "hovertemplate": f"%{{x:{FORMAT[found.cost]}}} · %{{y:{FORMAT[found.quality]}}}"
+            f"<extra>{names[method]}</extra>",
         })  # fmt: skip
     # The page names the methods below the figure: a dozen names inside would leave the dots no room.
     layout = style.layout(words["cost"], words["quality"], showlegend=False, shapes=_reference(found))
@@ -60,8 +69,20 @@ def frontier(found: Points, names: dict[str, str], words: dict[str, str]) -> dic
         layout["yaxis"]["autorange"] = "reversed"
     if found.cost not in LOWER_IS_BETTER:
         layout["xaxis"].update(autorange="reversed")
-    layout["annotations"] = [{"x": 0.01, "y": 0.99, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "top",
-                              "showarrow": False, "text": "↖ " + words["better"], "font": {"color": palette.MUTED}}, *_reference_names(found, words["reference"])]
+    layout["annotations"] = [
+        {
+            "x": 0.01,
+            "y": 0.99,
+            "xref": "paper",
+            "yref": "paper",
+            "xanchor": "left",
+            "yanchor": "top",
+            "showarrow": False,
+            "text": "↖ " + words["better"],
+            "font": {"color": palette.MUTED},
+        },
+        *_reference_names(found, words["reference"]),
+    ]
     return {"data": data, "layout": layout}
 
 
@@ -72,7 +93,9 @@ def _reference(found: Points) -> list[dict]:
     if np.isfinite(cost) and found.cost == "seconds":
         lines.append({**style.rule(x=cost, dash="dot"), "line": {"color": palette.MUTED, "width": 1.5, "dash": "dot"}})
     if np.isfinite(quality) and not (found.quality == "psnr" and quality >= EXACT):
-        lines.append({**style.rule(y=quality, dash="dot"), "line": {"color": palette.MUTED, "width": 1.5, "dash": "dot"}})
+        lines.append(
+            {**style.rule(y=quality, dash="dot"), "line": {"color": palette.MUTED, "width": 1.5, "dash": "dot"}}
+        )
     return lines
 
 

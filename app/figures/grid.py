@@ -94,7 +94,11 @@ def places(blocks: pd.DataFrame, layers: pd.DataFrame, view: View | None = None,
     index = np.full(max(names) + 1, -1)
     index[list(names)] = np.arange(len(names))
     return Places(
-        names, max(int(blocks["step"].max()) + 1, steps or 0), tuple(str(name) for name in groups), block_rows, layer_rows,
+        names,
+        max(int(blocks["step"].max()) + 1, steps or 0),
+        tuple(str(name) for name in groups),
+        block_rows,
+        layer_rows,
         (index[blocks["block"].to_numpy(int)], blocks["step"].to_numpy(int)),
         (index[layers["block"].to_numpy(int)], layers["step"].to_numpy(int), layer),
     )
@@ -134,9 +138,26 @@ def build(blocks: pd.DataFrame, layers: pd.DataFrame, view: View | None = None, 
     group_reason, group_reasons = _labels(layers, "reason", (B, S, G), at_layer)
     decided_by, deciders = _labels(layers, "decided_by", (B, S, G), at_layer)
     return Grid(
-        names, count, groups, decision, taken_codes, block_reason, block_reasons, group_reason, group_reasons, decided_by, deciders,
-        plane("gamma"), plane("delta_change"), plane("drift"), plane("accumulated"), plane("milliseconds"),
-        volume("outlier_ratio"), volume("predicted_error"), volume("error_nvfp4"), volume("error_int8"),
+        names,
+        count,
+        groups,
+        decision,
+        taken_codes,
+        block_reason,
+        block_reasons,
+        group_reason,
+        group_reasons,
+        decided_by,
+        deciders,
+        plane("gamma"),
+        plane("delta_change"),
+        plane("drift"),
+        plane("accumulated"),
+        plane("milliseconds"),
+        volume("outlier_ratio"),
+        volume("predicted_error"),
+        volume("error_nvfp4"),
+        volume("error_int8"),
         volume("macs"),
     )
 
@@ -149,7 +170,11 @@ def same_shape(a: Grid, b: Grid) -> bool:
 def merge(kept: Grid, other: Grid, where: np.ndarray) -> Grid:
     """`kept`, with `other` in the cells `where`, bool (B, S), is true. Both grids have one shape."""
     fields = {}
-    for codes, names in (("block_reason", "block_reasons"), ("group_reason", "group_reasons"), ("decided_by", "deciders")):
+    for codes, names in (
+        ("block_reason", "block_reasons"),
+        ("group_reason", "group_reasons"),
+        ("decided_by", "deciders"),
+    ):
         known = getattr(kept, names)
         fields[names] = known + tuple(name for name in getattr(other, names) if name not in known)
         place = np.full(256, 255, np.uint8)
@@ -204,5 +229,26 @@ def _labels(frame: pd.DataFrame, column: str, shape: tuple[int, ...], at: tuple)
 
 def _empty(steps: int) -> Grid:
     flat, deep = np.zeros((0, steps)), np.zeros((0, steps, 0))
-    return Grid((), steps, (), deep.astype(np.uint8), deep.astype(np.uint8), flat.astype(np.uint8), (), deep.astype(np.uint8), (),
-                deep.astype(np.uint8), (), flat, flat, flat, flat, flat, deep, deep, deep, deep, deep)
+    return Grid(
+        (),
+        steps,
+        (),
+        deep.astype(np.uint8),
+        deep.astype(np.uint8),
+        flat.astype(np.uint8),
+        (),
+        deep.astype(np.uint8),
+        (),
+        deep.astype(np.uint8),
+        (),
+        flat,
+        flat,
+        flat,
+        flat,
+        flat,
+        deep,
+        deep,
+        deep,
+        deep,
+        deep,
+    )

@@ -37,7 +37,8 @@ def sawtooth(info: Budget, limit: float, words: dict[str, str]) -> dict:
     tall = [(step, value) for step, value in zip(steps, drift, strict=True) if np.isfinite(value) and value > top]
     if tall:
         data.append({
-            "type": "scatter", "mode": "markers", "x": [step for step, _ in tall], "y": [round(top * 0.97, 5)] * len(tall),
+            "type": "scatter", "mode": "markers", "x": [step for step, _ in tall],
+            "y": [round(top * 0.97, 5)] * len(tall),
             "customdata": [round(float(value), 5) for _, value in tall], "showlegend": False,
             "marker": {"symbol": "triangle-up", "size": 11, "color": palette.INK},
             "hovertemplate": "%{x}: %{customdata:.0%}<extra></extra>",

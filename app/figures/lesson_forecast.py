@@ -26,7 +26,8 @@ def dots(info: Forecast, threshold: float, names: dict[str, str], words: dict[st
     data = [
         {"type": "scatter", "mode": "markers", "x": rows["gamma"].round(5).tolist(),
          "y": rows["error"].round(5).tolist(), "customdata": (rows["step"] + 1).tolist(),
-         "name": names[verdict], "hovertemplate": words["step"] + " %{customdata}: Γ %{x:.3f} → %{y:.1%}<extra></extra>",
+         "name": names[verdict],
+         "hovertemplate": words["step"] + " %{customdata}: Γ %{x:.3f} → %{y:.1%}<extra></extra>",
          "marker": {"size": 12, "symbol": MARKS[verdict][0], "color": MARKS[verdict][1],
                     "line": {"width": 2 if MARKS[verdict][0].endswith("open") else 1, "color": _rim(verdict)}}}
         for verdict in VERDICTS if len(rows := points[points["verdict"] == verdict])
@@ -35,7 +36,8 @@ def dots(info: Forecast, threshold: float, names: dict[str, str], words: dict[st
     data.append({"type": "scatter", "mode": "lines", "x": ends.tolist(), "y": (info.alpha * ends + info.beta).tolist(),
                  "line": {"color": palette.INK, "width": 3}, "hoverinfo": "skip", "showlegend": False})
     layout = style.layout(words["gamma"], words["error"], showlegend=True, shapes=[
-        style.rule(y=threshold), *[style.band(*part, palette.NVFP4) for part in four_bit_side(info, threshold, left, right)],
+        style.rule(y=threshold),
+        *[style.band(*part, palette.NVFP4) for part in four_bit_side(info, threshold, left, right)],
     ])  # fmt: skip
     low, high = float(points["error"].min()), float(points["error"].max())
     room = (high - low) * 0.15 or 0.01
@@ -62,7 +64,8 @@ def lines(fits: pd.DataFrame, chosen: tuple[int, int], names: list[str], words: 
     for mask, colour, size, label in ((~here, palette.MUTED, 9, ""), (here, palette.ACCENT, 17, words["this"])):
         rows = fits[mask]
         data.append({
-            "type": "scatter", "mode": "markers", "x": rows["alpha"].round(4).tolist(), "y": rows["r2"].round(4).tolist(),
+            "type": "scatter", "mode": "markers", "x": rows["alpha"].round(4).tolist(),
+            "y": rows["r2"].round(4).tolist(),
             "text": [names[i] for i in np.flatnonzero(mask)], "name": label, "showlegend": bool(label),
             "hovertemplate": "%{text}: %{x:.2f}, %{y:.0%}<extra></extra>",
             "marker": {"size": size, "color": colour, "opacity": 0.75 if not label else 1.0,
@@ -75,7 +78,9 @@ def lines(fits: pd.DataFrame, chosen: tuple[int, int], names: list[str], words: 
         trace["customdata"] = trace["x"]
         trace["hovertemplate"] = "%{text}: %{customdata:.2f}, %{y:.0%}<extra></extra>"
         trace["x"] = [max(-reach, min(reach, v)) for v in trace["x"]]
-    layout["xaxis"].update(range=[-reach * 1.06, reach * 1.06], zeroline=True, zerolinecolor=palette.INK, zerolinewidth=2)
+    layout["xaxis"].update(
+        range=[-reach * 1.06, reach * 1.06], zeroline=True, zerolinecolor=palette.INK, zerolinewidth=2
+    )
     layout["yaxis"].update(range=[-0.04, 1.04], tickformat=".0%", nticks=5)
     return {"data": data, "layout": layout}
 

@@ -48,7 +48,8 @@ def source(lang: str, material: Material) -> str:
 def missing(lang: str, key: str) -> Page:
     """A lesson without its data: title, lead and one sentence, no figure and no error."""
     figure = {"data": [], "layout": {"annotations": [{
-        "text": text(lang, "learn.empty_figure"), "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5,
+        "text": text(lang, "learn.empty_figure"), "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5,
+        "y": 0.5,
     }], "xaxis": {"visible": False}, "yaxis": {"visible": False}}}  # fmt: skip
     blank = plot("empty", figure, text(lang, "learn.empty_figure"), text(lang, "learn.empty_figure"), 12)
     return Page(text(lang, f"{key}.title"), "", "", [], [blank], [], text(lang, "learn.empty"), "")

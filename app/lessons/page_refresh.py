@@ -31,7 +31,8 @@ def page(material: Material, lang: str, sent: Mapping[str, Any]) -> Page:
 
     names = {name: group(lang, name) for name in grid.groups}
     labels = {"with": say("with"), "without": say("without"), "axis_error": say("axis_error"),
-              "axis_share": say("axis_share"), "axis_reuse": say("axis_reuse"), "axis_gain": say("axis_gain"), "step": text(lang, "common.step"),
+              "axis_share": say("axis_share"), "axis_reuse": say("axis_reuse"), "axis_gain": say("axis_gain"),
+              "step": text(lang, "common.step"),
               "empty": text(lang, "learn.empty_figure"),
               "percent": {row.group: words.percent(row.rings) for row in info.alarm.itertuples()}}  # fmt: skip
     figure_list = [
@@ -41,7 +42,8 @@ def page(material: Material, lang: str, sent: Mapping[str, Any]) -> Page:
     ]  # fmt: skip
     reuse = material.theory.reuse
     if reuse is not None:
-        figure_list.append(plot("gains", figures.gains(reuse, labels), say("gains", prompts=int(reuse["prompts"].max())),
+        figure_list.append(plot("gains", figures.gains(reuse, labels),
+        say("gains", prompts=int(reuse["prompts"].max())),
                                 say("gains_alt"), 12))  # fmt: skip
     return Page(
         say("title"), say("lead"), say("task"),
@@ -58,7 +60,9 @@ def page(material: Material, lang: str, sent: Mapping[str, Any]) -> Page:
     )  # fmt: skip
 
 
-def insight(material: Material, info: refresh.Refresh, on: bool, limit: str, names: dict[str, str], lang: str, say) -> str:
+def insight(
+    material: Material, info: refresh.Refresh, on: bool, limit: str, names: dict[str, str], lang: str, say
+) -> str:
     """What purifying does to the cache here, and what it did to real videos where that was measured."""
     if not info.share > 0:
         return say("aha_never", limit=limit)
@@ -74,5 +78,7 @@ def insight(material: Material, info: refresh.Refresh, on: bool, limit: str, nam
         return sentences(lang, *said, say("unmeasured"))
     better = seen.with_ - seen.without
     verdict = "worse" if better <= 0 else "little" if better < LITTLE else "much"
-    said.append(say(f"measured_{verdict}", prompts=seen.prompts, without=f"{seen.without:.1f}", with_=f"{seen.with_:.1f}"))
+    said.append(
+        say(f"measured_{verdict}", prompts=seen.prompts, without=f"{seen.without:.1f}", with_=f"{seen.with_:.1f}")
+    )
     return sentences(lang, *said)

@@ -24,7 +24,9 @@ def page(material: Material, lang: str, sent: Mapping[str, Any]) -> Page:
         return missing(lang, KEY)
     start = ruler.facts(token.values)
     index = controls.whole(sent, "index", 0, 15, start.index)
-    value = controls.number(sent, "value", -ruler.MOST * start.span, ruler.MOST * start.span, float(start.original[index]))
+    value = controls.number(
+        sent, "value", -ruler.MOST * start.span, ruler.MOST * start.span, float(start.original[index])
+    )
     info = ruler.facts(token.values, index, value)
 
     def say(key: str, **values: Any) -> str:
@@ -47,7 +49,8 @@ def page(material: Material, lang: str, sent: Mapping[str, Any]) -> Page:
             (words.percent(four.neighbours[1]), say("fact_near")),
             (words.percent(eight.rest[1]), say("fact_far")),
         ],
-        insight(info, lang, say), sentences(lang, say("strip"), say("hint"), about(token, lang), run_of(token, lang, material)),
+        insight(info, lang, say),
+        sentences(lang, say("strip"), say("hint"), about(token, lang), run_of(token, lang, material)),
     )  # fmt: skip
 
 

@@ -68,18 +68,21 @@ def wire(lab: Lab, gate: Gate) -> None:
         known = ", ".join(key.removeprefix("recording:") for key in lab.recordings) or "none"
         raise gr.Error(f"Expected a run that /generate returned, or a recorded race (here: {known}); got {run[:80]!r}.")
 
-    def generate(prompt: str, preset: str = "sixbit", seed: int = 0, steps: int = 30, policy: str = "") -> dict[str, Any]:
+    def generate(
+        prompt: str, preset: str = "sixbit", seed: int = 0, steps: int = 30, policy: str = ""
+    ) -> dict[str, Any]:
         """Generate a short video with the quantized engine and say what it took.
 
         Args:
-            prompt: What to draw, in the embedded model's words, for example "a large red circle moves right on a black background".
-            preset: A policy: fp16, w4a16, w4a8, w4a4, dmpq, dmpq_sensitive, tdc, dmpq_tdc, sixbit or int8_tdc.
-            seed: A whole number; the same seed gives the same video.
+            prompt: What to draw, in the embedded model's words, for example "a large red circle moves right on a
+            black background". preset: A policy: fp16, w4a16, w4a8, w4a4, dmpq, dmpq_sensitive, tdc, dmpq_tdc, sixbit
+            or int8_tdc. seed: A whole number; the same seed gives the same video.
             steps: Denoising steps.
             policy: A policy as JSON; where given, it replaces the preset.
 
         Returns:
-            run (a name for /replay and /trace), seed, report (bits, shares, compute_seconds without waiting), video (an mp4 as base64).
+            run (a name for /replay and /trace), seed, report (bits, shares, compute_seconds without waiting), video
+            (an mp4 as base64).
         """
         ask = {"prompt": prompt, "seed": seed, "steps": steps, "preset": preset, "mode": "sixbit"}
         try:
@@ -99,14 +102,17 @@ def wire(lab: Lab, gate: Gate) -> None:
 
         Args:
             run: A name that /generate returned, or the name of a recorded race.
-            policy: The other policy as JSON, for example {"tdc_threshold": 0.2}; absent fields take the method's defaults.
+            policy: The other policy as JSON, for example {"tdc_threshold": 0.2}; absent fields take the method's
+            defaults.
 
         Returns:
             replay (exact, open loop or partial: how far it may be trusted) and report (bits and shares).
         """
         source = find(run)
         try:
-            drafted = decide_anew(source.signals or source.trace, Policy.from_json(policy), looks.calibration_of(source))
+            drafted = decide_anew(
+                source.signals or source.trace, Policy.from_json(policy), looks.calibration_of(source)
+            )
         except (ValueError, RuntimeError) as error:
             raise gr.Error(sentence(error, "en")) from None
         return {"replay": drafted.meta.replay, "report": _figures(drafted)}

@@ -47,5 +47,10 @@ def build(lab: Lab) -> None:
         with gr.Column(elem_classes="lab-right", scale=9, min_width=280):
             part("headline")
             part("map", also=("chart", "theme", "explain"), dark=palette.DARK, ramp=palette.SEQUENTIAL)
-    part("take", recordings=[[r.key, r.title, scene_of(r.about["prompt"])] for r in lab.recordings.values()], models=list(lab.settings.models),
-         model_name="", upload_bytes=lab.settings.upload_bytes)
+    part(
+        "take",
+        recordings=[[r.key, r.title, scene_of(r.about["prompt"])] for r in lab.recordings.values()],
+        models=list(lab.settings.models),
+        model_name="",
+        upload_bytes=lab.settings.upload_bytes,
+    )

@@ -1,4 +1,5 @@
-"""How long a run would take here: from runs of the same model and size, and what the replay says about another policy."""
+"""How long a run would take here: from runs of the same model and size, and what the replay says about another
+policy."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ STOCK = Policy.preset("fp16")
 
 
 class Shape(NamedTuple):
-    """What decides a step's time besides the policy: the model, the size in pixels, the frames. None: the model's own."""
+    """What decides a step's time besides the policy: the model, the size in pixels, the frames. None: the model's
+    own."""
 
     model: str
     height: int | None = None
@@ -88,7 +90,10 @@ def estimate(lab: Lab, ask: dict, lang: str) -> float | None:
         wish = wish.measuring()
     elif ask.get("mode") == "cached" and not wish.first_alone and lab.references.get(wish) is not None:
         wish = alone(wish)
-    told = [seconds(timing, lane, source if source is not None and source.model == wish.model else None) for lane in wish.lanes]
+    told = [
+        seconds(timing, lane, source if source is not None and source.model == wish.model else None)
+        for lane in wish.lanes
+    ]
     if None in told:
         return None
     return round(sum(steps * each + timing.fixed for each in told), 1)
@@ -100,7 +105,8 @@ def alone(wish: RunWish) -> RunWish:
 
 
 def seconds(timing: Timing, lane: LaneWish, source: Source | None) -> float | None:
-    """Seconds a step of one lane: as measured, else as the replay on `source` foresees it from the policy timed last."""
+    """Seconds a step of one lane: as measured, else as the replay on `source` foresees it from the policy timed
+    last."""
     if lane.probe:
         return timing.probe
     measured = timing.policies.get(lane.policy)
@@ -114,11 +120,14 @@ def seconds(timing: Timing, lane: LaneWish, source: Source | None) -> float | No
 
 
 def ratio(source: Source, known: Policy, wished: Policy) -> float:
-    """The time of all blocks under one policy against another, on the same recorded signals; NaN where those do not tell."""
+    """The time of all blocks under one policy against another, on the same recorded signals; NaN where those do not
+    tell."""
     speeds = cost.measure_speeds(*[t for t in (source.trace, source.reference) if t is not None])
     # What a policy settles by itself is set against what was measured, an estimate against an estimate.
     own = source.trace if fixed(wished) or fixed(known) else looks.own_replay(source)
-    traces = [own if policy == source.policy else looks.drawn(source, policy, {}, "draft").shown for policy in (known, wished)]
+    traces = [
+        own if policy == source.policy else looks.drawn(source, policy, {}, "draft").shown for policy in (known, wished)
+    ]
     if any(trace.meta.replay == "partial" for trace in traces):
         return math.nan
     before, after = (estimate_seconds(trace, speeds) for trace in traces)

@@ -104,8 +104,15 @@ class Lab:
             return Material()
         if self._material is None:
             sheet = source.race["panes"]["b"]
-            film = Film(sheet["sheet"]["path"], len(sheet["times"]), sheet["sheet"]["n"], sheet["sheet"]["w"] / sheet["sheet"]["h"])
-            self._material = Material(probe=source.signals, run=source.trace, policy=source.policy, film=film, source=source.key)
+            film = Film(
+                sheet["sheet"]["path"],
+                len(sheet["times"]),
+                sheet["sheet"]["n"],
+                sheet["sheet"]["w"] / sheet["sheet"]["h"],
+            )
+            self._material = Material(
+                probe=source.signals, run=source.trace, policy=source.policy, film=film, source=source.key
+            )
         return self._material
 
     def wish(self, ask: dict, source: Source) -> looks.Wish:
@@ -122,17 +129,24 @@ class Lab:
     def look(self, session: Session, source: Source, wish: looks.Wish, lang: str) -> dict[str, Any]:
         """The answer to "how does it look?"."""
         rivals = {"previous": session.previous, "file": session.file}
-        told = looks.look(source, wish, lang, {k: s for k, s in rivals.items() if s is not None and s.key != source.key})
+        told = looks.look(
+            source, wish, lang, {k: s for k, s in rivals.items() if s is not None and s.key != source.key}
+        )
         told["about"]["own"] = [[held.key, held.title, looks.label_of(held.policy)] for held in session.own]
         return told
 
 
 def race_of(source: Source) -> dict[str, Any] | None:
-    """What the panes play when a source is opened: its recorded race, or the race of a run made here; None without one."""
+    """What the panes play when a source is opened: its recorded race, or the race of a run made here; None without
+    one."""
     if source.race is not None:
         return labelled(source.race, source.policy)
     made = reels.race(source.key, source.reels, float(source.trace.meta.fps or 8))
-    return made and {**made, "fair": source.signals is None, "note": ["lab.race.replayed", {"speed": f"{made['speed']:g}"}]}
+    return made and {
+        **made,
+        "fair": source.signals is None,
+        "note": ["lab.race.replayed", {"speed": f"{made['speed']:g}"}],
+    }
 
 
 def labelled(race: dict[str, Any] | None, policy: Policy) -> dict[str, Any] | None:

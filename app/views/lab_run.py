@@ -76,7 +76,8 @@ def _run(lab: Lab, gate: Gate, session: Session, ask: dict, lang: str, run_id: s
 
 
 def _turn(lab: Lab, gate: Gate, ticket: int, session: Session, wish: RunWish, run_id: str) -> Iterator[Told]:
-    """Wait for the turn, then for the model, letting others go first meanwhile; returns the model, None after a stop."""
+    """Wait for the turn, then for the model, letting others go first meanwhile; returns the model, None after a
+    stop."""
     loading: Future[Loaded] | None = None
     said = ""
     while not session.stop.is_set():
@@ -94,7 +95,9 @@ def _turn(lab: Lab, gate: Gate, ticket: int, session: Session, wish: RunWish, ru
     return None
 
 
-def _drive(lab: Lab, gate: Gate, session: Session, wish: RunWish, loaded: Loaded, ask: dict, run_id: str) -> Iterator[Told]:
+def _drive(
+    lab: Lab, gate: Gate, session: Session, wish: RunWish, loaded: Loaded, ask: dict, run_id: str
+) -> Iterator[Told]:
     """The run itself; returns what the last event says, also where the run broke midway."""
     if wish.needs_measuring(loaded.handle.calibration):
         wish = wish.measuring()

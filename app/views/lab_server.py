@@ -54,7 +54,10 @@ def encoded(fn: Callable[[dict], dict]) -> Callable[[dict], Response]:
 
     @wraps(fn)
     def written(ask: dict) -> Response:
-        return Response(json.dumps(fn(ask), ensure_ascii=False, allow_nan=False, separators=(",", ":")), media_type="application/json")
+        return Response(
+            json.dumps(fn(ask), ensure_ascii=False, allow_nan=False, separators=(",", ":")),
+            media_type="application/json",
+        )
 
     return written
 
@@ -126,8 +129,14 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
 
         session = lab.session(ask)
         name = str(ask.get("name", ""))[:200]
-        found = take.opened(str(ask.get("path", "")), name, upload_folder=get_upload_folder(),
-                            max_bytes=lab.settings.upload_bytes, max_rows=lab.settings.upload_rows, lang=resolve(ask.get("lang")))
+        found = take.opened(
+            str(ask.get("path", "")),
+            name,
+            upload_folder=get_upload_folder(),
+            max_bytes=lab.settings.upload_bytes,
+            max_rows=lab.settings.upload_rows,
+            lang=resolve(ask.get("lang")),
+        )
         if isinstance(found, Policy):
             return {"policy": found.to_dict()}
         policy = Policy.from_dict(found.meta.policy) if found.meta.policy else Policy.preset("fp16")
@@ -170,4 +179,19 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
     named = {"look": look, "explain": explain_cell, "open": open_run, "take": take_home}
     for name, fn in named.items():
         fn.__name__ = name
-    return [look, explain_cell, open_run, estimate, stop, alive, take_home, python, opened, fits, load, loading, warm, machine]
+    return [
+        look,
+        explain_cell,
+        open_run,
+        estimate,
+        stop,
+        alive,
+        take_home,
+        python,
+        opened,
+        fits,
+        load,
+        loading,
+        warm,
+        machine,
+    ]

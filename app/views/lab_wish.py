@@ -36,10 +36,21 @@ def read_wish(lab: Lab, ask: dict, lang: str) -> RunWish:
         raise ValueError(plain(lang, "lab.refuse.pixels", most=f"{limits.pixels:,}", width=width, height=height))
     seed = whole("seed", ask.get("seed"), 0, 2**31 - 1, lang)
     probe = bool(ask.get("probe"))
-    return RunWish(model=model, prompt=prompt, negative=str(ask.get("negative") or ""), lanes=lanes_for(policy, mode, probe),
-                   seed=secrets.randbelow(2**31) if seed is None else seed, steps=steps,
-                   guidance=_guidance(ask.get("guidance"), lang), height=height, width=width, frames=frames,
-                   first_alone=probe, lang=lang, limits=limits)
+    return RunWish(
+        model=model,
+        prompt=prompt,
+        negative=str(ask.get("negative") or ""),
+        lanes=lanes_for(policy, mode, probe),
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+        steps=steps,
+        guidance=_guidance(ask.get("guidance"), lang),
+        height=height,
+        width=width,
+        frames=frames,
+        first_alone=probe,
+        lang=lang,
+        limits=limits,
+    )
 
 
 def whole(name: str, value: Any, low: int, high: int, lang: str) -> int | None:
@@ -48,7 +59,9 @@ def whole(name: str, value: Any, low: int, high: int, lang: str) -> int | None:
         return None
     number = _number(value)
     if not (number.is_integer() and low <= number <= high):
-        raise ValueError(plain(lang, "lab.refuse.whole", name=_label(name, lang), low=low, high=f"{high:,}", given=str(value)[:40]))
+        raise ValueError(
+            plain(lang, "lab.refuse.whole", name=_label(name, lang), low=low, high=f"{high:,}", given=str(value)[:40])
+        )
     return int(number)
 
 
@@ -57,8 +70,16 @@ def _guidance(value: Any, lang: str) -> float | None:
         return None
     number, (low, high) = _number(value), GUIDANCE
     if not low <= number <= high:
-        raise ValueError(plain(lang, "lab.refuse.number", name=_label("guidance", lang), low=f"{low:g}", high=f"{high:g}",
-                               given=str(value)[:40]))
+        raise ValueError(
+            plain(
+                lang,
+                "lab.refuse.number",
+                name=_label("guidance", lang),
+                low=f"{low:g}",
+                high=f"{high:g}",
+                given=str(value)[:40],
+            )
+        )
     return number
 
 
