@@ -48,7 +48,7 @@ def _add_by_product(x, sums, WIDTH: tl.constexpr):
 @triton.jit
 def _total_of(sums, WIDTH: tl.constexpr):
     """The sum over what `_add_by_product` was given: all 16 rows of a product with ones are the same."""
-    return tl.sum(tl.reshape(sums, (WIDTH,)), 0) * 0.0625
+    return tl.sum(tl.reshape(sums, (WIDTH,)) * 0.0625, 0)
 
 
 @triton.jit
@@ -65,7 +65,7 @@ def store_packed_row(
     tl.store(absmax + place, tl.where(sum_in == sum_in, largest_in, float("nan")) * UNIT)
     tl.store(abssum + place, sum_in * UNIT)
     # The exponent field of 2^p; those of 2^p and of 2^-p stay within 1 … 253.
-    power = tl.minimum(248 - (largest_in.to(tl.int32, bitcast=True) >> 23), 253)
+    power = tl.maximum(tl.minimum(248 - (largest_in.to(tl.int32, bitcast=True) >> 23), 253), 1)
     first, second = _matrices(power, RUNS)
     rotated = ()
     peaks = ()
