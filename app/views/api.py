@@ -74,9 +74,9 @@ def wire(lab: Lab, gate: Gate) -> None:
         """Generate a short video with the quantized engine and say what it took.
 
         Args:
-            prompt: What to draw, in the embedded model's words, for example "a large red circle moves right on a
-            black background". preset: A policy: fp16, w4a16, w4a8, w4a4, dmpq, dmpq_sensitive, tdc, dmpq_tdc, sixbit
-            or int8_tdc. seed: A whole number; the same seed gives the same video.
+            prompt: What to draw, in the embedded model's words, as "a red circle moves right on a black background".
+            preset: A policy: fp16, w4a16, w4a8, w4a4, dmpq, dmpq_sensitive, tdc, dmpq_tdc, sixbit or int8_tdc.
+            seed: A whole number; the same seed gives the same video.
             steps: Denoising steps.
             policy: A policy as JSON; where given, it replaces the preset.
 
@@ -102,8 +102,7 @@ def wire(lab: Lab, gate: Gate) -> None:
 
         Args:
             run: A name that /generate returned, or the name of a recorded race.
-            policy: The other policy as JSON, for example {"tdc_threshold": 0.2}; absent fields take the method's
-            defaults.
+            policy: The other policy as JSON, as {"tdc_threshold": 0.2}; absent fields take the method's defaults.
 
         Returns:
             replay (exact, open loop or partial: how far it may be trusted) and report (bits and shares).
