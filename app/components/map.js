@@ -36,11 +36,11 @@ function glyphs() {
         const into = code === 1 ? dots : pale.includes(code) ? dark_ : light;
         into.x.push(code === 1 ? s : s - 0.5 + (g % across + 0.5) / across);
         into.y.push(code === 1 ? b : b - 0.5 + (Math.floor(g / across) + 0.5) / 2);
-        into.text.push(code === 1 ? "·" : code === 6 ? "R" : word(code));
+        into.text.push(code === 1 ? "·" : word(code));
       }
     }
   }
-  const trace = (points, color) => ({ mode: "text", textfont: { size: Math.min(13, tile * 0.72), color }, ...points });
+  const trace = (points, color) => ({ mode: "text", textfont: { size: Math.min(13, tile * 0.66), color }, ...points });
   return [trace(light, "#FFFFFF"), trace(dark_, dark() ? "#1b1030" : "#3a3000"), trace(dots, dark() ? "#8a8fa0" : "#3a3000")];
 }
 function draw() {
