@@ -65,7 +65,8 @@ def test_stop_ends_within_a_step_and_the_next_click_is_not_lost(tab, served):
     assert ran <= at_click + 2              # the step it was in, and one that the page had not heard of yet
     page.click(".run")                      # at once: a queue that still tears down must not drop it
     assert "Stopped after step" in page.inner_text(".status") or page.evaluate("lab6.busy")
-    page.wait_for_function("/^[1-9]\\/40/.test(document.querySelector('[data-pane=b] .clock').textContent) && lab6.busy", timeout=120_000)
+    # Its own words: the pane's clock shows the run before until this one's first step.
+    page.wait_for_function("/: step [1-9]\\d* of 40/.test(document.querySelector('.status').textContent) && lab6.busy", timeout=120_000)
     session = served[1].sessions.get(page.evaluate("lab6.state.sid"))
     assert session.running
     page.click(".stop")
