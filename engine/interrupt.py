@@ -23,26 +23,34 @@ AGAIN = 0.02
 def patient_interrupts() -> Iterator[None]:
     """Inside, Ctrl-C raises KeyboardInterrupt in the main thread as always, but never in a frame of COMPILERS.
 
+    One that is still waiting at the end is raised there, in place of what else was on its way out.
     Does nothing on other threads, or where somebody set a handler of his own.
     """
     mine = threading.current_thread() is threading.main_thread()
     if not mine or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    signal.signal(signal.SIGINT, _interrupted)
+    waiting: list[threading.Timer] = []
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        if not _compiling(frame):
+            raise KeyboardInterrupt
+        for timer in waiting:
+            timer.cancel()
+        waiting[:] = [threading.Timer(AGAIN, _thread.interrupt_main)]
+        waiting[0].daemon = True
+        waiting[0].start()
+
+    signal.signal(signal.SIGINT, interrupted)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _interrupted(number: int, frame: FrameType | None) -> None:
-    if _compiling(frame):
-        again = threading.Timer(AGAIN, _thread.interrupt_main)
-        again.daemon = True
-        again.start()
-    else:
-        raise KeyboardInterrupt
+        late = [timer for timer in waiting if timer.is_alive()]
+        for timer in late:
+            timer.cancel()
+        if late:
+            raise KeyboardInterrupt
 
 
 def _compiling(frame: FrameType | None) -> bool:
