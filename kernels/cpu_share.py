@@ -14,7 +14,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +45,11 @@ def share_rows(loop: Callable[[tuple, tuple], object], count: int, size: int, op
         loop(team, operands)
         return
     others = [_helpers().submit(loop, team, operands) for _ in range(threads - 1)]
-    loop(team, operands)
+    try:
+        loop(team, operands)
+    finally:
+        # Whatever ended the caller's part: the next pass takes the same memory.
+        wait(others)
     for other in others:
         other.result()
 
@@ -71,4 +75,4 @@ def _openmp() -> int:
 
 @functools.cache
 def _helpers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(1, torch.get_num_threads() - 1), thread_name_prefix="rows")
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="rows")

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -98,3 +99,22 @@ def test_an_error_reaches_the_caller(threads, monkeypatch):
     threads(2)
     with pytest.raises(ValueError, match="not here"):
         cpu_share.share_rows(loop, 4096, 4096, ())
+
+
+def test_no_helper_works_on_after_the_caller_was_stopped(threads, monkeypatch):
+    monkeypatch.setattr(cpu_share, "_openmp", lambda: 0)
+    main, began, at_work = threading.get_ident(), threading.Event(), []
+
+    def loop(team, operands):
+        if threading.get_ident() == main:
+            assert began.wait(10)
+            raise KeyboardInterrupt
+        at_work.append(1)
+        began.set()
+        time.sleep(0.2)
+        at_work.pop()
+
+    threads(2)
+    with pytest.raises(KeyboardInterrupt):
+        cpu_share.share_rows(loop, 4096, 4096, ())
+    assert not at_work
