@@ -74,7 +74,7 @@ def wire(lab: Lab, gate: Gate) -> None:
         """Generate a short video with the quantized engine and say what it took.
 
         Args:
-            prompt: What to draw, in the embedded model's words, as "a red circle moves right on a black background".
+            prompt: What to draw, in the small model's words: "a large red circle moves right on a black background".
             preset: A policy: fp16, w4a16, w4a8, w4a4, dmpq, dmpq_sensitive, tdc, dmpq_tdc, sixbit or int8_tdc.
             seed: A whole number; the same seed gives the same video.
             steps: Denoising steps.
