@@ -22,7 +22,7 @@ from kernels.triton_rows import INTERPRETED, is_finite, round_to_int8, store_chu
 
 # The interpreter multiplies float16 as float32.
 HALF_TYPE = tl.constexpr(tl.float32 if INTERPRETED.value else tl.float16)
-# A token's largest rotated value is never less, but of a token of zeros.
+# A token's largest rotated value is never less, but of zeros or numbers below 2^-126.
 _LEAST = tl.constexpr(0.015625)
 
 
@@ -65,7 +65,7 @@ def store_packed_row(
     tl.store(absmax + place, tl.where(sum_in == sum_in, largest_in, float("nan")) * UNIT)
     tl.store(abssum + place, sum_in * UNIT)
     # The exponent field of 2^p; those of 2^p and of 2^-p stay within 1 … 253.
-    power = tl.maximum(tl.minimum(248 - (largest_in.to(tl.int32, bitcast=True) >> 23), 253), 1)
+    power = tl.maximum(248 - (largest_in.to(tl.int32, bitcast=True) >> 23), 1)
     first, second = _matrices(power, RUNS)
     rotated = ()
     peaks = ()
