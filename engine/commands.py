@@ -65,7 +65,7 @@ def compare(given) -> int:
     """Run every preset on the same prompts and print one table."""
     import pandas as pd
 
-    from engine.compare import COLUMNS, summary
+    from engine.compare import COLUMNS, busy, summary
     from engine.compare import compare as run
     from engine.files import write_atomic
     from engine.run import attachment_of
@@ -101,6 +101,8 @@ def compare(given) -> int:
     if rows:
         out = Console() if Console().is_terminal else Console(width=140)
         out.print(_table(summary(rows), len({row["prompt"] for row in rows})))
+        if said := busy(rows):
+            out.print(said, style="yellow", markup=False, highlight=False, soft_wrap=True)
     return 130 if stopped else 0
 
 
@@ -365,7 +367,8 @@ def _told(given, policy: Policy, started, done) -> Iterator[str]:
         yield f"0 blocks skipped, no gain: {cause}."
     kept, packed = done.memory["originals"], done.memory["packed"]
     cache = done.memory["cache"]
-    yield f"weights {packed / 1e6:,.1f} MB packed (originals {kept / 1e6:,.1f} MB), delta cache {cache / 1e6:,.1f} MB"
+    beside = f"originals {kept / 1e6:,.1f} MB" if kept else "without the originals"
+    yield f"weights {packed / 1e6:,.1f} MB packed ({beside}), delta cache {cache / 1e6:,.1f} MB"
     reading = _reading(done.frames, given.prompt)
     if reading is not None:
         missed = [key for key, tick in reading.ticks.items() if not tick]

@@ -250,7 +250,7 @@ def test_figures_belong_to_what_is_shown(source):
 
 
 @pytest.mark.parametrize("dtype, device, said_of_it", [
-    ("float32", "cpu", "takes 32 on a CPU, 16 on a GPU"), ("bfloat16", "cuda", "takes 16"), ("float32", "cuda:0", "takes 32")])
+    ("float32", "cpu", "took 32 in this run, which was on a CPU in float32; in bfloat16 it takes 16"), ("bfloat16", "cuda", "takes 16"), ("float32", "cuda:0", "takes 32")])
 def test_the_bits_of_the_original_weights_are_told_with_where_they_are_so_many(source, dtype, device, said_of_it):
     run = type(source)(**{**vars(source), "trace": source.trace.with_meta(dtype=dtype, device=device), "key": dtype + device})
     (label,) = (row["label"] for row in seen(run)["net"]["figures"] if row["label"].startswith("weights"))
