@@ -18,6 +18,7 @@ COLUMNS = (
     "preset", "prompt", "seed", "bits", "bits_computed", "skipped", "purified", "predictor", "psnr", "ssim", "flicker",
     "warping_error", "prompt_accuracy", "seconds", "packed_bytes", "reference_seconds",
 )  # fmt: skip
+CORE_SHARE = 0.8  # of one core: a loop that has the machine for itself gets at least 0.95 on one thread, more on several
 
 
 def sample_prompts(count: int, seed: int = 0) -> list[str]:
@@ -36,7 +37,7 @@ def compare(
     progress: Callable[[int, int, str], None] | None = None,
     **settings,
 ) -> Iterator[dict]:
-    """Run every preset on every prompt of an attached pipeline; yields one row (COLUMNS) per run.
+    """Run every preset on every prompt of an attached pipeline; yields one row (COLUMNS, and what `busy` reads) per run.
 
     presets: names, or policies by name. seed: of the first prompt; the next ones count up. progress: called as
     progress(done, total, "preset, prompt k") after every denoising step. settings: passed on to `generate`.
@@ -80,6 +81,26 @@ def summary(rows: Sequence[Mapping]) -> pd.DataFrame:
     return means.reset_index()
 
 
+def crowded(cpu_seconds: float, seconds: float) -> bool:
+    """Whether a run on a CPU got less than CORE_SHARE of one core; False where its CPU seconds are NaN (on a GPU)."""
+    return cpu_seconds < CORE_SHARE * seconds
+
+
+def busy(rows: Sequence[Mapping]) -> str:
+    """One sentence if other programs had the cores in runs of these rows, their references included; else ""."""
+    runs: dict[tuple, bool] = {}
+    for row in rows:
+        runs[row["prompt"], row["seed"], "fp16"] = crowded(row["reference_cpu_seconds"], row["reference_seconds"])
+        runs[row["prompt"], row["seed"], row["preset"]] = crowded(row["cpu_seconds"], row["seconds"])
+    count = sum(runs.values())
+    if not count:
+        return ""
+    return (
+        f"The machine was busy: {count} of {len(runs)} runs got less than {CORE_SHARE:.0%} of a core; times and speeds "
+        "are unreliable."
+    )
+
+
 def _row(name: str, prompt: str, seed: int, result, reference) -> dict:
     from engine.metrics import flicker, psnr, ssim, warping_error
 
@@ -94,6 +115,7 @@ def _row(name: str, prompt: str, seed: int, result, reference) -> dict:
         # Stock weights use no packed ones, whatever lies ready beside them.
         "packed_bytes": float("nan") if result.trace.meta.policy["precision"] == "stock" else result.memory["packed"],
         "reference_seconds": reference.seconds["denoise"],
+        "cpu_seconds": result.cpu_seconds, "reference_cpu_seconds": reference.cpu_seconds,
     }  # fmt: skip
 
 

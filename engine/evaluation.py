@@ -53,7 +53,7 @@ class Evaluation:
     """run: whose policy and options hold. plan: one BlockDecision per block. track: the history."""
 
     def __init__(self, run, position: Position, plan: Sequence, track: Track, workspace):
-        self.position, self.started = position, time.perf_counter()
+        self.position, self.started, self.started_cpu = position, time.perf_counter(), time.process_time()
         self._run, self._policy, self._probe = run, run.policy, run.probe
         self._plan, self._track, self._workspace = plan, track, workspace
         self._gather = measure.Gather()

@@ -43,7 +43,8 @@ OWNER = "_sixbit_attachment"
 
 
 class StepRecord(NamedTuple):
-    """One model evaluation, as `on_step` receives it: position, its trace rows, wall seconds."""
+    """One model evaluation, as `on_step` receives it: position, its trace rows, wall seconds, the process's CPU
+    seconds meanwhile."""
 
     model: str
     branch: str
@@ -53,6 +54,7 @@ class StepRecord(NamedTuple):
     blocks: "pandas.DataFrame"  # noqa: F821
     layers: "pandas.DataFrame"  # noqa: F821
     seconds: float
+    cpu_seconds: float
 
 
 class Run:
@@ -154,7 +156,7 @@ class Run:
             self._on_step(
                 StepRecord(
                     position.model, position.branch, position.step, position.steps, timestep, blocks,
-                    layers, time.perf_counter() - evaluation.started,
+                    layers, time.perf_counter() - evaluation.started, time.process_time() - evaluation.started_cpu,
                 )
             )
 

@@ -66,13 +66,18 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Finished:
-    """The result. frames uint8 (F, H, W, 3) RGB; seconds by stage (encode, denoise, decode); memory, bytes by part."""
+    """The result. frames uint8 (F, H, W, 3) RGB; seconds by stage (encode, denoise, decode); memory, bytes by part.
+
+    cpu_seconds: what the process got of the CPU while denoising; NaN where no CPU computes. Below `seconds["denoise"]`,
+    other programs had the cores; above it, several threads (or several runs of this process) had them.
+    """
 
     frames: np.ndarray
     trace: Trace
     report: Any
     seconds: Mapping[str, float]
     memory: Mapping[str, int]
+    cpu_seconds: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -160,9 +165,10 @@ class _Worker:
         self._turn = threading.Semaphore(0)
         self._thread = threading.Thread(target=self._work, name="sixbit-run", daemon=True)
         self._started = False
-        self._idle = 0.0  # seconds spent waiting for the consumer or drawing previews
+        self._idle = self._idle_cpu = 0.0  # seconds spent waiting for the consumer or drawing previews
         self._rows: list[tuple[pd.DataFrame, pd.DataFrame]] = []
         self._first_evaluation: float | None = None
+        self._first_cpu = 0.0
 
     def start(self) -> None:
         self._thread.start()
@@ -184,9 +190,10 @@ class _Worker:
             self._thread.join()
 
     def _wait(self) -> None:
-        began = time.perf_counter()
+        began, began_cpu = time.perf_counter(), time.process_time()
         self._turn.acquire()
         self._idle += time.perf_counter() - began
+        self._idle_cpu += time.process_time() - began_cpu
         if self._closed or (self._stop is not None and self._stop.is_set()):
             raise _Stopped
 
@@ -196,6 +203,9 @@ class _Worker:
 
     def _clock(self) -> float:
         return time.perf_counter() - self._idle
+
+    def _cpu_clock(self) -> float:
+        return time.process_time() - self._idle_cpu
 
     def _work(self) -> None:
         try:
@@ -236,18 +246,19 @@ class _Worker:
         request, spy = self._request, CleanSpy(self.pipe.scheduler)
         preview = Preview(self.pipe, self._owner) if self._previews else None
         began = last = self._clock()
+        last_cpu = began_cpu = self._cpu_clock()
         latents = None
 
         def on_end(pipe, index, timestep, tensors):
-            nonlocal last, latents
+            nonlocal last, last_cpu, latents
             _finish_device(device)
-            now, latents = self._clock(), tensors["latents"]
+            now, now_cpu, latents = self._clock(), self._cpu_clock(), tensors["latents"]
             picture = self._draw(preview, spy)
             blocks, layers = (pd.concat(parts, ignore_index=True) for parts in zip(*self._rows))
             self._rows.clear()
             final = index + 1 >= pipe.num_timesteps
             self._tell(Step(index, pipe.num_timesteps, float(timestep), now - began, picture, blocks, layers))
-            last = now
+            last, last_cpu = now, now_cpu
             if final:
                 self._tell(Decoding())
             return tensors
@@ -262,18 +273,21 @@ class _Worker:
         _finish_device(device)
         ended = self._clock()
         frames = _to_bytes(np.asarray(output))
-        first = self._first_evaluation if self._first_evaluation is not None else began
+        timed = self._first_evaluation is not None
+        first, first_cpu = (self._first_evaluation, self._first_cpu) if timed else (began, began_cpu)
         seconds = {"encode": first - began, "denoise": last - first, "decode": ended - last}
         memory = {**run.memory, **_peak(device)}
         run.describe(seconds=seconds, memory={name: float(value) for name, value in memory.items()})
         trace = run.trace
-        self._events.put(Finished(frames, trace, trace.report, seconds, memory))
+        cpu = last_cpu - first_cpu if device.type == "cpu" else float("nan")
+        self._events.put(Finished(frames, trace, trace.report, seconds, memory, cpu))
         if preview is not None:
             _harmless(preview.learn, latents, frames)
 
     def _on_evaluation(self, evaluation) -> None:
         if self._first_evaluation is None:
             self._first_evaluation = self._clock() - evaluation.seconds
+            self._first_cpu = self._cpu_clock() - evaluation.cpu_seconds
         self._rows.append((evaluation.blocks, evaluation.layers))
         if self._closed or (self._stop is not None and self._stop.is_set()):
             raise _Stopped
@@ -281,9 +295,10 @@ class _Worker:
     def _draw(self, preview, spy) -> np.ndarray | None:
         if preview is None:
             return None
-        began = time.perf_counter()
+        began, began_cpu = time.perf_counter(), time.process_time()
         picture = _harmless(lambda: preview.draw(spy.clean(), self._request.frames))
         self._idle += time.perf_counter() - began
+        self._idle_cpu += time.process_time() - began_cpu
         return picture
 
 

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from engine import Policy, Trace
 from engine.cli import main, read_policy
 from engine.commands import check_target, counted
-from engine.compare import COLUMNS, sample_prompts, summary
+from engine.compare import COLUMNS, busy, sample_prompts, summary
 from engine.records import Calibration, Coefficient
 from engine.video import read_mp4
 from engine.vocabulary import parse
@@ -197,6 +198,38 @@ def test_compare_prints_every_preset_and_writes_rows(model, tmp_path, capsys):
     alone = capsys.readouterr().out
     assert "nan" not in alone and "×" in alone
     assert all(name in told for name in (*presets, "computed", "skipped", "purified", "predictor", "PSNR", "packed MB"))
+
+
+def row(preset, seconds, cpu, reference_cpu=2.0):
+    return {"preset": preset, "prompt": "p", "seed": 0, "seconds": seconds, "cpu_seconds": cpu,
+            "reference_seconds": 2.0, "reference_cpu_seconds": reference_cpu}  # fmt: skip
+
+
+def test_runs_that_got_little_of_a_core_are_counted_once():
+    assert busy([]) == busy([row("fp16", 2.0, 2.0), row("w4a8", 1.0, 0.81), row("sixbit", 1.0, 3.0)]) == ""
+    assert busy([row("fp16", 2.0, np.nan, np.nan), row("w4a8", 1.0, np.nan, np.nan)]) == ""
+    told = busy([row("fp16", 2.0, 1.5, 1.5), row("w4a8", 1.0, 1.0, 1.5), row("sixbit", 1.0, 0.79, 1.5)])
+    assert told == (
+        "The machine was busy: 2 of 3 runs got less than 80% of a core; times and speeds are unreliable."
+    )
+    assert "1 of 2 runs" in busy([row("w4a8", 1.0, 1.0, 1.5)])
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs a core to crowd")
+def test_compare_on_a_crowded_core_says_that_its_times_are_unreliable(model, capsys):
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]  # on this core, too
+    try:
+        arguments = ["--model", model, "--prompt", pipelines.PROMPT, "--steps", "6", "--presets", "w4a8"]
+        assert main(["compare", *arguments]) == 0
+    finally:
+        os.sched_setaffinity(0, allowed)
+        for other in others:
+            other.kill()
+            other.wait()
+    told = capsys.readouterr().out.splitlines()
+    assert told[-1] == "The machine was busy: 2 of 2 runs got less than 80% of a core; times and speeds are unreliable."
 
 
 def test_summary_averages_and_keeps_losing_rows():

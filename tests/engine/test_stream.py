@@ -92,6 +92,18 @@ def test_the_run_waits_for_its_consumer_and_waiting_is_not_counted(cog):
     assert not worker.is_alive()
 
 
+def test_cpu_seconds_are_of_denoising_and_leave_out_what_the_consumer_computes(cog):
+    spent, end, began = 0.0, None, time.process_time()
+    for event in generate(cog, pipelines.PROMPT, policy=FP16, **SETTINGS):
+        if isinstance(event, Step):
+            before = time.process_time()
+            while time.process_time() < before + 0.2:
+                pass
+            spent += time.process_time() - before
+        end = event
+    assert 0 < end.cpu_seconds < time.process_time() - began - spent
+
+
 def test_closing_stops_within_a_step_and_the_next_run_is_clean(cog):
     clean = finished(generate(cog, pipelines.PROMPT, policy=Policy(), **SETTINGS)).frames
     run = generate(cog, pipelines.PROMPT, policy=Policy(), **{**SETTINGS, "frames": 17})
