@@ -7,6 +7,7 @@ goes in or comes out is plain data.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -104,11 +105,13 @@ def lanes_for(policy: Policy, mode: str, probe: bool) -> tuple[LaneWish, ...]:
 
 @dataclass(frozen=True)
 class Beat:
-    """One event of one lane, and the compute seconds that lane has used so far."""
+    """One event of one lane, the compute seconds that lane has used so far, and what this process got of the CPU
+    meanwhile, in seconds; NaN where no CPU computes."""
 
     pane: str
     event: Any
     used: float
+    cpu: float = math.nan
 
 
 def duration(wish: RunWish) -> int:
@@ -127,6 +130,7 @@ def drive(wish: RunWish) -> Iterator[Beat]:
 
     loaded = shared().get(wish.model, wish.lang)
     used = {lane.pane: 0.0 for lane in wish.lanes}
+    cpu = dict.fromkeys(used, 0.0 if loaded.pipe._execution_device.type == "cpu" else math.nan)
     running: dict[str, Any] = {}
     try:
         waiting = list(wish.lanes)
@@ -138,15 +142,16 @@ def drive(wish: RunWish) -> Iterator[Beat]:
                 )
             order = sorted(running, key=lambda pane: (used[pane], pane))
             pane = order[0]
-            began = time.perf_counter()
+            began, began_cpu = time.perf_counter(), time.process_time()
             event = next(running[pane], None)
             used[pane] += time.perf_counter() - began
+            cpu[pane] += time.process_time() - began_cpu
             if event is None:
                 running.pop(pane).close()
                 continue
             if wish.limits is not None and isinstance(event, Started):
                 wish.limits.check(event, wish.lang)
-            yield Beat(pane, event, used[pane])
+            yield Beat(pane, event, used[pane], cpu[pane])
             if isinstance(event, Finished) and event.trace.meta.probe:
                 _calibrate(loaded, event.trace)
     finally:

@@ -220,8 +220,11 @@ def lead(source, faster: float | None, lang: str) -> str:
         return plain(lang, "lab.net.lead_same", did=run)
     word = {"psnr": "hidden", "psnr_seen": "seen", "psnr_far": "far"}[closeness(source.psnr)[0]]
     loss = plain(lang, f"lab.net.loss_{word}", psnr=f"{source.psnr:.1f}")
-    if not faster or not (memory.get("originals") and memory.get("packed")):
+    timed = source.busy and "reference" in source.seconds
+    if not (faster or timed) or not (memory.get("originals") and memory.get("packed")):
         return plain(lang, "lab.net.lead_price", did=run, loss=loss)
+    if not faster:
+        return plain(lang, "lab.net.lead_busy", weights=shrunk(memory["originals"], memory["packed"]), loss=loss)
     return plain(lang, f"lab.net.lead_{'both' if faster >= 1.005 else 'weights'}", speed=f"{faster:.2f}",
                  weights=shrunk(memory["originals"], memory["packed"]), loss=loss)
 
@@ -267,9 +270,12 @@ def closeness(psnr: float) -> tuple[str, str]:
 
 
 def speed(source, pair) -> float | None:
-    """How many times faster than the reference: measured for a run, estimated for a draft (same trajectory assumed)."""
+    """How many times faster than the reference: measured for a run, estimated for a draft (same trajectory assumed).
+
+    None where a time is missing or was taken while other programs had the cores.
+    """
     reference, run = source.seconds.get("reference"), source.seconds.get("run")
-    if not reference or not run:
+    if not reference or not run or source.busy:
         return None
     if not pair.draft:
         return reference / run

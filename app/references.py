@@ -18,7 +18,8 @@ BUDGET = 256 * 2**20
 
 
 class Reference(NamedTuple):
-    """A finished FP16 run: frames uint8 (F, H, W, 3), its trace, compute seconds, ticks, and its pane's reel."""
+    """A finished FP16 run: frames uint8 (F, H, W, 3), its trace, compute seconds, ticks, its pane's reel, and whether
+    other programs had the cores."""
 
     frames: np.ndarray
     trace: Any
@@ -26,6 +27,7 @@ class Reference(NamedTuple):
     ticks: list[dict]
     steps: int
     reel: Reel | None = None
+    busy: bool = False
 
     @property
     def nbytes(self) -> int:

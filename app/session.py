@@ -26,7 +26,8 @@ class Source:
     reference: the FP16 run's own trace, for its speed.
     race: what the panes need to play it again. seconds: {"reference": s, "run": s} of whole runs where measured.
     beside: the policy of pane a, None for the model as it is. psnr: dB against the reference. video: {pane: frames
-    or path}. reels: {pane: `app.reels.Reel`} of a run made here.
+    or path}. reels: {pane: `app.reels.Reel`} of a run made here. busy: other programs had the cores during a pane's run,
+    so its seconds do not compare.
     """
 
     key: str
@@ -45,6 +46,7 @@ class Source:
     seed: int | None = None
     reels: dict[str, Any] = field(default_factory=dict)
     beside: Policy | None = None
+    busy: bool = False
 
     @property
     def lanes(self) -> dict[str, Policy | None]:

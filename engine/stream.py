@@ -279,7 +279,9 @@ class _Worker:
         memory = {**run.memory, **_peak(device)}
         run.describe(seconds=seconds, memory={name: float(value) for name, value in memory.items()})
         trace = run.trace
-        cpu = last_cpu - first_cpu if device.type == "cpu" else float("nan")
+        # An offloaded model waits on the CPU and computes on the GPU.
+        on_cpu = self.pipe._execution_device.type == "cpu"
+        cpu = last_cpu - first_cpu if on_cpu else float("nan")
         self._events.put(Finished(frames, trace, trace.report, seconds, memory, cpu))
         if preview is not None:
             _harmless(preview.learn, latents, frames)

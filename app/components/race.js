@@ -16,7 +16,7 @@ let fps = 8, playing = !still, frame = 0, lastTick = 0, carried = 0, run = null,
 const there = () => Object.values(panes).filter((pane) => !pane.node.hidden);
 const most = (what) => Math.max(0, ...there().map((pane) => pane[what]));
 const looks = () => (there().length > 1 ? view : "side");          // one clip alone is compared with nothing
-let fair = true, follow = true, at = 0, recordedFrom = 0, speed = 1, split = 0.5, race = null, notes = [];
+let fair = true, busy = false, follow = true, at = 0, recordedFrom = 0, speed = 1, split = 0.5, race = null, notes = [];
 let held = null;           // when the race was stopped, on the page's clock; null while it runs or is over
 
 function blank(pane) {
@@ -144,7 +144,7 @@ function told(behind) {
   if (follow && there().some((pane) => pane.state === "running" || pane.state === "waiting")) return fair && !there().some((pane) => pane.note) ? lab.sentences(t("lab.race.clocks"), behind) : "";
   if (!known) return here;
   const faster = wholes[0] >= wholes[1], [long, short] = faster ? wholes : [...wholes].reverse();
-  const whole = t(!fair ? "lab.race.whole_unfair" : faster ? "lab.race.whole" : "lab.race.whole_slower", { long: secs(long, long), short: secs(short, short), ratio: (long / short).toFixed(2), other });
+  const whole = t(!fair ? "lab.race.whole_unfair" : busy ? "lab.race.whole_busy" : faster ? "lab.race.whole" : "lab.race.whole_slower", { long: secs(long, long), short: secs(short, short), ratio: (long / short).toFixed(2), other });
   return lab.sentences(here, whole, here && steps[1] > steps[0] ? behind : "");
 }
 function timed() {
@@ -212,7 +212,7 @@ function place(given) {
   buttons();
 }
 async function recorded(data) {
-  reset(data.run); mode = "recorded"; playing ||= !still; fps = data.fps; fair = data.fair !== false; speed = data.speed || 1; race = { over: false };
+  reset(data.run); mode = "recorded"; playing ||= !still; fps = data.fps; fair = data.fair !== false; busy = !!data.busy; speed = data.speed || 1; race = { over: false };
   const mine = race;
   place(data.panes);
   for (const [key, given] of Object.entries(data.panes)) {
@@ -249,7 +249,7 @@ function restart() {
 }
 async function live(data) {
   if (data.run !== run) { reset(data.run); mode = "live"; late = false; playing ||= !still; find(".again").hidden = true; }
-  fps = data.fps || fps; fair = data.fair !== false;
+  fps = data.fps || fps; fair = data.fair !== false; busy = !!data.busy;
   notes = data.note ? [() => t(...data.note)] : []; noted();
   place(data.panes);
   for (const pane of there()) {

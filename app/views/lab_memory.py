@@ -145,6 +145,7 @@ def race_of(source: Source) -> dict[str, Any] | None:
     return made and {
         **made,
         "fair": source.signals is None,
+        "busy": source.busy,
         "note": ["lab.race.replayed", {"speed": f"{made['speed']:g}"}],
     }
 

@@ -18,6 +18,7 @@ from app.readback import ticks as read_ticks
 from app.reels import Reel
 from app.references import Reference
 from app.session import Source
+from engine.compare import crowded
 from engine.trace import Trace, TraceMeta
 
 
@@ -41,6 +42,7 @@ class Pane:
     times: list[float] = field(default_factory=list)
     clips: list[np.ndarray | None] = field(default_factory=list)
     reel: Reel | None = None           # what was kept of a pane that does not run now
+    busy: bool = False                 # other programs had the cores: its seconds do not compare
 
     def told(self) -> Reel:
         """What plays this pane again."""
@@ -75,6 +77,7 @@ class Progress:
                     trace=held.trace,
                     note=plain(lang, "lab.race.cached"),
                     reel=held.reel,
+                    busy=held.busy,
                 ),
                 **self.panes,
             }
@@ -87,6 +90,11 @@ class Progress:
     @property
     def step(self) -> int:
         return self.main.step
+
+    @property
+    def busy(self) -> bool:
+        """Other programs had the cores during one of the runs."""
+        return any(pane.busy for pane in self.panes.values())
 
     @property
     def finished(self) -> bool:
@@ -110,6 +118,7 @@ class Progress:
         """Fold one beat into the state. `urgent` marks what must not wait for the next tick."""
         pane, event, kind = self.panes[beat.pane], beat.event, type(beat.event).__name__
         pane.seconds, self.urgent = beat.used, kind != "Step"
+        pane.busy = crowded(beat.cpu, beat.used)
         if kind == "Started":
             pane.total, pane.state, self.fps = event.steps, "running", float(event.fps or 8)
             if beat.pane == "b":
@@ -151,6 +160,7 @@ class Progress:
                 "fps": self.fps,
                 "panes": panes,
                 "fair": not any(lane.probe for lane in self.wish.lanes),
+                "busy": self.busy,
             },
         }
         if self._blocks:
@@ -197,7 +207,7 @@ class Progress:
     def reference(self) -> Reference:
         """The finished FP16 run, for later."""
         pane = self.panes["a"]
-        return Reference(pane.frames, pane.trace, pane.seconds, pane.ticks, pane.total, pane.told())
+        return Reference(pane.frames, pane.trace, pane.seconds, pane.ticks, pane.total, pane.told(), pane.busy)
 
     def source(self, machine: str) -> Source:
         """What the page looks at after the run."""
@@ -225,6 +235,7 @@ class Progress:
             machine=machine,
             model=self.wish.model,
             seed=self.wish.seed,
+            busy=self.busy,
             video={k: p.frames for k, p in self.panes.items() if p.frames is not None},
             reels={k: p.told() for k, p in self.panes.items() if p.frames is not None},
         )

@@ -1,5 +1,6 @@
 """Runs through `events` on a small random model: limits, references, a first run that calibrates, what a broken run leaves."""
 
+import os
 import threading
 from importlib import import_module
 
@@ -15,6 +16,7 @@ from app.views.lab_memory import Lab, race_of
 from app.views.lab_run import events
 from app.views.lab_server import functions
 from tests import pipelines
+from tests.crowd import one_crowded_core
 
 SMALL = {"steps": 3, "height": 32, "width": 32, "frames": 9, "seed": 5, "prompt": pipelines.PROMPT}
 
@@ -80,6 +82,20 @@ def test_own_runs_can_be_opened_again_with_their_race(lab, folder):
     pane = found["race"]["panes"]["a"]
     assert len(pane["times"]) == 3 and pane["sheet"]["src"].startswith("data:image/webp") and pane["label"][0] == "lab.race.fp16"
     assert set(race_of(lab.sessions.get("tab").find("run:2"))["panes"]) == {"b"}
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs a core to crowd")
+def test_times_of_a_crowded_core_are_not_compared_now_nor_later(lab, folder):
+    with one_crowded_core():
+        told = run(lab, folder, "1", mode="race")[-1]
+    net = told["look"]["net"]
+    assert told["race"]["busy"] and "the machine was busy, so times do not compare" in net["lead"] and " dB" in net["lead"]
+    labels = [figure["label"] for figure in net["figures"]]
+    assert not any("speed of FP16" in label or "time of FP16" in label for label in labels)
+    assert any("of 16 bits" in label for label in labels)
+    assert race_of(lab.sessions.get("tab").find("run:1"))["busy"]
+    kept = run(lab, folder, "2", mode="cached")[-1]
+    assert kept["race"]["panes"]["a"]["note"] == "kept from an earlier run" and kept["race"]["busy"]
 
 
 class Broken(Exception):

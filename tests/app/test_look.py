@@ -61,6 +61,18 @@ def test_a_run_without_another_beside_it_says_what_it_did(source, lang, words):
     assert "FP16" in seen(same, lang=lang)["net"]["lead"] and "dB" not in seen(same, lang=lang)["net"]["lead"]
 
 
+@pytest.mark.parametrize("lang, words", [("en", "the machine was busy, so times do not compare"), ("zh-CN", "机器正忙，时间无法比较")])
+def test_times_of_a_busy_machine_are_not_compared(source, lang, words):
+    busy = replace(source, busy=True, key="busy")
+    net, calm = seen(busy, lang=lang)["net"], seen(source, lang=lang)["net"]
+    speeds = [figure for figure in calm["figures"] if figure not in net["figures"]]
+    assert len(speeds) == 1
+    faster = speeds[0]["value"].rstrip("×")
+    assert faster in calm["lead"] and faster not in net["lead"]
+    assert words in net["lead"] and "31.2 dB" in net["lead"] and words not in calm["lead"]
+    assert words not in seen(replace(busy, seconds={"run": 8.0}, key="alone busy"), lang=lang)["net"]["lead"]
+
+
 def test_a_draft_shows_changes_and_no_claims_about_quality(source):
     answer = seen(source, Policy(tdc_threshold=0.3))
     assert "would change" in answer["draft"] and "moves the next computation" in answer["draft"]

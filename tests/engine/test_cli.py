@@ -15,6 +15,7 @@ from engine.records import Calibration, Coefficient
 from engine.video import read_mp4
 from engine.vocabulary import parse
 from tests import pipelines
+from tests.crowd import one_crowded_core
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).resolve().parents[2]
@@ -217,17 +218,9 @@ def test_runs_that_got_little_of_a_core_are_counted_once():
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs a core to crowd")
 def test_compare_on_a_crowded_core_says_that_its_times_are_unreliable(model, capsys):
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]  # on this core, too
-    try:
-        arguments = ["--model", model, "--prompt", pipelines.PROMPT, "--steps", "6", "--presets", "w4a8"]
+    arguments = ["--model", model, "--prompt", pipelines.PROMPT, "--steps", "6", "--presets", "w4a8"]
+    with one_crowded_core():
         assert main(["compare", *arguments]) == 0
-    finally:
-        os.sched_setaffinity(0, allowed)
-        for other in others:
-            other.kill()
-            other.wait()
     told = capsys.readouterr().out.splitlines()
     assert told[-1] == "The machine was busy: 2 of 2 runs got less than 80% of a core; times and speeds are unreliable."
 
