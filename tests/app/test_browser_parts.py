@@ -291,6 +291,16 @@ def test_a_run_without_a_reference_is_compared_with_nothing(bench):
     assert page.is_enabled(".race [data-view=difference]") and page.get_attribute(".race [data-view=wipe]", "aria-pressed") == "true"
 
 
+@pytest.mark.parametrize("busy, said, unsaid", [(True, "the machine was busy", "speed"), (False, "speed", "busy")])
+def test_the_times_of_a_busy_machine_stand_beside_each_other_without_a_ratio(bench, busy, said, unsaid):
+    page = bench()
+    panes = {"a": {**lane(1, "done"), "seconds": 24.7}, "b": {**lane(1, "done"), "seconds": 4.1}}
+    page.evaluate("race => lab6.emit('race', race)", {"run": "one", "fps": 8, "busy": busy, "panes": panes})
+    page.wait_for_function("document.querySelector('.times').textContent.includes('24.7')")
+    told = page.inner_text(".times")
+    assert said in told and unsaid not in told and "4.10 s" in told and ("÷" in told) is not busy
+
+
 def test_a_run_without_videos_leaves_no_other_runs_beside_its_map(bench, lab, source):
     page = bench()
     assert page.inner_text("[data-file=video]") == "Video: 6-bit (mp4)" and page.inner_text("[data-file=reference]") == "Video: FP16 reference (mp4)"
