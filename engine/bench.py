@@ -202,7 +202,7 @@ class Bench:
         FBCHeadBlockHook._should_compute_remaining_blocks = scheduled
         try:
             return self._measured(
-                "stock_fbc", loop, pipe, self.timed, 0, skipped=share,
+                "stock_fbc", loop, pipe, self.timed, 0, skipped=share, bits=lambda: round(16.0 * (1.0 - share()), 3),
                 notes="diffusers FirstBlockCache; which steps are skipped is given, its code decides nothing else",
             )  # fmt: skip
         finally:

@@ -67,7 +67,7 @@ TEXTS = {
         "compare.paper": "The paper's own figures, for orientation; not measured here: 1.92 × faster end to end and "
         "3.32 × less memory with all three ideas, 1.36 × with mixed precision alone (CogVideoX, 49 frames, 50 steps, one RTX 5090).",
         "compare.honest": "4-bit arithmetic is native on Blackwell cards only. Elsewhere it is simulated: it shows the quality and saves the memory of the "
-        "weights, but costs time, so it stands here in grey and never as a speed-up. Speed comes from INT8, skipping and fused kernels.",
+        "weights, but costs time, so its seconds stand in grey in the tables and never as a speed-up. Speed comes from INT8, skipping and fused kernels.",
         "compare.sensitivity": "Which layers mind 4 bits?",
         "compare.sensitivity_lead": "One layer group at a time at 4 bits, everything else untouched: how far the model's final output moves. Each block has a row for each "
         "of its groups, from top to bottom: {groups}. Dots: where the recorded 6-bit run took 4 bits.",
@@ -187,7 +187,7 @@ TEXTS = {
         "compare.paper": "论文自己的数字，仅供参考，并非在此测量：三个想法合用，端到端快 1.92 倍，内存为 1/3.32；"
         "仅混合精度快 1.36 倍（CogVideoX，49 帧，50 步，一块 RTX 5090）。",
         "compare.honest": "只有 Blackwell 显卡原生支持 4 比特运算。其他设备上是模拟：能看到画质，也真正节省权重内存，但更费时间，"
-        "所以这里以灰色显示，绝不算作加速。速度来自 INT8、跳过和融合算子。",
+        "所以它的秒数在表中以灰色显示，绝不算作加速。速度来自 INT8、跳过和融合算子。",
         "compare.sensitivity": "哪些层在意 4 比特？",
         "compare.sensitivity_lead": "每次只把一组层设为 4 比特，其余不变：模型最终输出偏移多少。每个模块的各组各占一行，从上到下：{groups}。圆点：录制的 6 比特运行在此用了 4 比特。",
         "compare.sensitivity_alt": "层组与步的热图：该组用 4 比特时整个输出的误差",

@@ -17,7 +17,7 @@ TEXTS = {
         "ruler.int8": "INT8: 255 marks for all {width}",
         "ruler.sentence": "Error of the 15 neighbours: {near0} → <b>{near1}</b>. Of the other {others:group|# groups}: "
         "{far0} → <b>{far1}</b>.",
-        "ruler.strip": "Boxes: the whole token, 16 numbers each; darker is more wrong.",
+        "ruler.strip": "Boxes: the whole token, 16 numbers each; the redder, the more wrong.",
         "ruler.fact_ratio": "largest over average in this token (recorded: {before})",
         "ruler.fact_near": "error of the 15 neighbours in NVFP4",
         "ruler.fact_far": "error of everything else in INT8",
@@ -43,7 +43,7 @@ TEXTS = {
         "ruler.nvfp4": "NVFP4：这 16 个数有 15 个刻度",
         "ruler.int8": "INT8：全部 {width} 个数共用 255 个刻度",
         "ruler.sentence": "15 个邻居的误差：{near0} → <b>{near1}</b>。其余 {others} 组：{far0} → <b>{far1}</b>。",
-        "ruler.strip": "方格：整个 token，每格 16 个数；颜色越深误差越大。",
+        "ruler.strip": "方格：整个 token，每格 16 个数；越红误差越大。",
         "ruler.fact_ratio": "这个 token 的最大值与平均值之比（录制时：{before}）",
         "ruler.fact_near": "NVFP4 中 15 个邻居的误差",
         "ruler.fact_far": "INT8 中其余所有数的误差",

@@ -46,6 +46,8 @@ def test_the_peer_skips_at_least_the_same_share(small):
     made = schedule()
     row = bench.Bench("cogvideox-5b", "cpu", made, timed=12, profiled=False).run("stock_fbc")
     assert made.share(3, 12) <= row["skipped"] + 1e-3 < made.share(3, 12) + 1 / 12
+    # Skipped blocks count as 0 bits, as in every other row.
+    assert row["bits"] == pytest.approx(16 * (1 - row["skipped"]), abs=1e-3) and row["bits_computed"] == 16
     after = bench.Bench("cogvideox-5b", "cpu", made, timed=4, profiled=False).run("stock")
     assert "seconds_per_step" in after
 
