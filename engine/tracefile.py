@@ -41,6 +41,7 @@ DIGEST_KEY = b"sixbit-digest"
 META_LIMIT = 8_000_000
 NAME_LIMIT = 80
 UNPACKED_LIMIT = 1_000_000_000
+CELL_LIMIT = 1_000_000           # fifty blocks of four layer groups at 5,000 steps
 
 _ARROW = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), list: pa.list_(pa.float64())}
 _KINDS = {"block": BLOCK_COLUMNS, "layer": LAYER_COLUMNS}
@@ -183,6 +184,7 @@ def _trace(table: pa.Table, meta: TraceMeta, name: str) -> Trace:
         raise TraceError(f"{name!r} has rows that are neither a block nor a layer; record it again.")
     blocks, layers = (_frame(table, kinds == kind, kind, name) for kind in _KINDS)
     _consistent(blocks, layers, name)
+    _drawable(blocks, layers, meta, name)
     return Trace(blocks, layers, meta)
 
 
@@ -223,6 +225,17 @@ def _words(values: pa.ChunkedArray, kind: str, title: str, name: str) -> pa.Chun
             if allowed is not None and used[index].as_py() not in allowed:
                 raise TraceError(f"{name!r} has the unknown {kind} {title} {used[index].as_py()!r}; record it again.")
     return values
+
+
+def _drawable(blocks: pd.DataFrame, layers: pd.DataFrame, meta: TraceMeta, name: str) -> None:
+    """Figures hold every cell of the map, listed or not, so a small file could ask for any amount of memory."""
+    steps = max(meta.steps or 0, 1 + (int(blocks["step"].max()) if len(blocks) else 0))
+    cells = steps * max(1, blocks["block"].nunique()) * max(1, layers["layer"].nunique())
+    if cells > CELL_LIMIT:
+        raise TraceError(
+            f"{name!r} has a map of {cells:,} cells (steps, blocks and layers), over the limit of {CELL_LIMIT:,}; "
+            "record it with fewer steps."
+        )
 
 
 def _consistent(blocks: pd.DataFrame, layers: pd.DataFrame, name: str) -> None:

@@ -222,6 +222,7 @@ def forged(file, change_table=lambda table: table, change_meta=lambda meta: meta
         (lambda m: {**m, "replay": "maybe"}, "unusable replay"),
         (lambda m: {**m, "calibration": {"kind": "6bit-calibration"}}, "model_hash"),
         (lambda m: {**m, "steps": 1e400}, "unusable steps"),
+        (lambda m: {**m, "steps": 10**8}, "cells .steps, blocks and layers., over the limit of 1,000,000"),
         (lambda m: b"[" * 50_000, "not valid JSON"),
         (lambda m: b"[]", "JSON object"),
         (lambda m: b"\xff\xfe", "not valid JSON"),
@@ -281,3 +282,10 @@ def test_a_small_file_that_would_unpack_into_much_is_refused(small, tmp_path):
     cells = pd.concat([small.blocks.assign(call=call) for call in range(1500)], ignore_index=True)
     replace(small, layers=many.assign(sample=None), blocks=cells).save(tmp_path / "many.parquet")
     refused(tmp_path / "many.parquet", "rows, over the limit", max_rows=100_000)
+
+
+def test_a_small_file_whose_map_would_be_huge_is_refused(small, tmp_path):
+    far = {"blocks": small.blocks.assign(step=small.blocks["step"] * 19_000, steps=99_999)}
+    far["layers"] = small.layers.assign(step=small.layers["step"] * 19_000)
+    replace(small, **far).save(tmp_path / "far.parquet")
+    refused(tmp_path / "far.parquet", "over the limit of 1,000,000")
