@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from types import ModuleType
 from typing import Any
 
 from app.i18n import plain
@@ -15,12 +16,19 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def imported_torch() -> ModuleType | None:
+    """torch, if it is in memory whole: while another thread imports it, its parts are not all there."""
+    torch = sys.modules.get("torch")
+    half = getattr(getattr(torch, "__spec__", None), "_initializing", False)
+    return None if half else torch
+
+
 def chip(zero_gpu: bool = False) -> dict[str, Any]:
     """The machine chip: {"machine": key of a text `lab.machine.*`, "machine_values": its values}.
 
     Without torch in memory this is the CPU's answer, so that the first paint imports nothing.
     """
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     if zero_gpu:
         return {"machine": "zero", "machine_values": {}}
     if torch is None or not torch.cuda.is_available():
@@ -37,7 +45,7 @@ def spoken(described: str, lang: str) -> str:
 
 def describe() -> str:
     """One phrase for a measurement's label: "2-core CPU" or the GPU's name."""
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     if torch is not None and torch.cuda.is_available():
         return str(torch.cuda.get_device_name())
     return f"{cores()}-core CPU"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 from app.i18n import plain, sentences
 from app.look_words import size
+from app.machine import imported_torch
 from app.settings import EMBEDDED, EMBEDDED_NAME, Settings
 
 
@@ -190,7 +190,7 @@ def shared(settings: Settings | None = None) -> Models:
 def free_bytes() -> int | None:
     """Memory free for a model: of the GPU where torch is loaded and has one, else of the machine; None where
     unknown."""
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     if torch is not None and torch.cuda.is_available():
         return int(torch.cuda.mem_get_info()[0])
     try:

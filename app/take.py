@@ -118,5 +118,8 @@ def opened(
     if real.suffix.lower() == ".json":
         return Policy.load(real)
     if real.suffix.lower() == ".parquet":
-        return Trace.load(real, max_bytes, max_rows)
+        trace = Trace.load(real, max_bytes, max_rows)
+        if len(trace.blocks) and not len(trace.layers):
+            raise TraceError(plain(lang, "lab.take.no_layers", name=name[:80]))
+        return trace
     raise ValueError(plain(lang, "lab.take.unknown", name=name[:80]))

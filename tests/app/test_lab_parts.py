@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from app import recording_maker, reels, sprites, take
+from app import machine, recording_maker, reels, sprites, take
 from app import recordings as recorded
 from app import session as session_of
 from app.gate import Full, Gate
-from app.models import Models, Refused
+from app.models import Models, Refused, free_bytes
 from app.session import Sessions
 from app.settings import read
 from app.views.lab_memory import Lab, race_of
@@ -110,6 +110,19 @@ def test_a_downloaded_trace_opens_again(source, tmp_path):
     limits = dict(upload_folder=str(tmp_path), max_bytes=10**8, max_rows=10**6)
     found = take.opened(str(tmp_path / "run.parquet"), "run.parquet", **limits)
     assert isinstance(found, Trace) and len(found.layers) == len(source.trace.layers)
+
+
+def test_a_trace_without_layers_is_refused_in_words(source, tmp_path):
+    replace(source.trace, layers=source.trace.layers.iloc[:0]).save(tmp_path / "run.parquet")
+    limits = dict(upload_folder=str(tmp_path), max_bytes=10**8, max_rows=10**6)
+    with pytest.raises(TraceError, match="No layers are listed in run.parquet"):
+        take.opened(str(tmp_path / "run.parquet"), "run.parquet", **limits)
+
+
+def test_the_machine_is_told_while_torch_is_half_imported(monkeypatch):
+    half = SimpleNamespace(__spec__=SimpleNamespace(_initializing=True))
+    monkeypatch.setitem(sys.modules, "torch", half)
+    assert machine.chip()["machine"] == "cpu" and "CPU" in machine.describe() and free_bytes() > 0
 
 
 def test_uploads_are_read_from_the_upload_folder_only(tmp_path):
