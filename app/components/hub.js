@@ -144,9 +144,11 @@ function watchdog() {
     if (answer && !answer.running) { clearInterval(timer); busy(false); look(); lab.say(t("lab.status.lost"), "bad"); }
   }, 5000);
 }
+// The last event of a run can arrive twice; by the second time what is on the page is the visitor's again.
+let past = "";
 watch("event", () => {
   const event = props.event;
-  if (!event || (event.id && event.id !== state.runId)) return;
+  if (!event || (event.id && (event.id !== state.runId || event.id === past))) return;
   heard = performance.now();
   if (event.status) lab.say(event.status.sentence, event.status.tone);
   if (event.race) lab.emit("race", event.race);
@@ -155,7 +157,7 @@ watch("event", () => {
     if (!state.aside) draw(event);
   }
   if (event.look) ended(event.look);
-  if (event.over) { lab.emit("stopping", false); busy(false); }
+  if (event.over) { past = event.id; lab.emit("stopping", false); busy(false); }
 });
 // The finished run is shown; a draft and a view that the visitor made meanwhile go on, now on this run.
 function ended(answer) {

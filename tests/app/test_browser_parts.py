@@ -222,6 +222,23 @@ def test_what_the_visitor_looks_at_stays_while_a_run_goes_on(bench, lab, source)
     assert not page.is_visible(".back") and page.is_visible(".run")
 
 
+def test_a_last_event_that_arrives_twice_does_not_take_a_draft_made_during_the_run(bench, lab, source):
+    page = bench()
+    page.wait_for_function("lab6.state.preset === 'sixbit'")
+    start(page, source)
+    page.click("[data-preset=w4a8]")
+    page.wait_for_function("lab6.state.preset === 'w4a8' && lab6.state.draft && lab6.state.aside")
+    session = lab.sessions.get("tab")
+    session.show(type(source)(**{**vars(source), "key": "run:1"}))
+    last = {"look": lab.look(session, session.current, lab.wish({}, session.current), "en"), "over": True}
+    page.evaluate("""event => { window.runs = []; lab6.on('source', ({key}) => runs.push(key), false); tell(event); tell(event); }""", last)
+    page.wait_for_function("runs.length && lab6.state.source === 'run:1' && lab6.seen.id")
+    assert page.evaluate("[lab6.state.preset, lab6.state.draft, lab6.busy, runs]") == ["w4a8", True, False, ["run:1"]]
+    page.evaluate("event => { lab6.emit('look', {preset: 'w4a4', policy: null}); tell(event); }", last)          # later still
+    page.wait_for_function("runs.length === 2")
+    assert page.evaluate("[lab6.state.preset, lab6.state.draft]") == ["w4a4", True]
+
+
 def test_a_refused_wish_leaves_the_page_where_it_stood(bench):
     page = bench()
     page.evaluate("lab6.emit('look', {policy: {error_threshold: 7}, preset: ''})")
