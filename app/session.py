@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from engine.settings import Policy
@@ -74,6 +76,7 @@ class Session:
     live: Any = None          # (grid, policy, trace so far) of the run in progress
     stopped: str | None = None          # the run that the visitor stopped last, which may not have begun yet
     _run: str = ""
+    _openings: Iterator[int] = field(default_factory=count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, run: str) -> bool:
@@ -112,6 +115,10 @@ class Session:
             kept.pop()
         self.own = tuple(kept)
         self.show(source)
+
+    def file_key(self, name: str) -> str:
+        """A new key for a file that is being opened: one of the same name may still be on the page."""
+        return f"file:{next(self._openings)}:{name}"
 
     def find(self, key: str | None) -> Source | None:
         """A run or file of this tab by its key."""

@@ -140,8 +140,9 @@ def functions(lab: Lab) -> list[Callable[[dict], dict]]:
         if isinstance(found, Policy):
             return {"policy": found.to_dict()}
         policy = Policy.from_dict(found.meta.policy) if found.meta.policy else Policy.preset("fp16")
-        session.file = Source(key=f"file:{name}", title=name, prompt=found.meta.prompt, policy=policy, trace=found,
-                              signals=found if found.meta.probe else None, model=found.meta.model, seed=found.meta.seed)
+        session.file = Source(key=session.file_key(name), title=name, prompt=found.meta.prompt, policy=policy,
+                              trace=found, signals=found if found.meta.probe else None, model=found.meta.model,
+                              seed=found.meta.seed)
         here = lab.source(session, ask.get("source")) if ask.get("source") else None
         comparable = here is not None and len(here.trace.layers) == len(found.layers)
         return {"versus": "file"} if comparable else {"versus": "draft", "source": session.file.key}

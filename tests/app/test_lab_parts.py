@@ -20,6 +20,7 @@ from app.models import Models, Refused, free_bytes
 from app.session import Sessions
 from app.settings import read
 from app.views.lab_memory import Lab, race_of
+from app.views.lab_server import functions
 from app.views.lab_wish import read_wish
 from engine.settings import Policy, PolicyError
 from engine.trace import Trace, TraceError
@@ -123,6 +124,34 @@ def test_the_machine_is_told_while_torch_is_half_imported(monkeypatch):
     half = SimpleNamespace(__spec__=SimpleNamespace(_initializing=True))
     monkeypatch.setitem(sys.modules, "torch", half)
     assert machine.chip()["machine"] == "cpu" and "CPU" in machine.describe() and free_bytes() > 0
+
+
+def test_a_second_file_of_the_same_name_is_another_one(recordings, source, large, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    settings = read({"LAB_RECORDINGS": str(recordings), "LAB_PRELOAD": "0"})
+    lab = Lab(settings, recorded.find(recordings), Models(settings))
+    ask = {fn.__name__: fn for fn in functions(lab)}
+    changed = source.trace.with_meta(prompt="changed meanwhile")
+    traces = {"first": source.trace, "second": large.trace, "third": changed}
+    for folder, trace in traces.items():
+        (tmp_path / folder).mkdir()
+        trace.save(tmp_path / folder / "run.parquet")
+
+    def opening(folder, shown):
+        return ask["opened"]({"sid": "tab", "path": str(tmp_path / folder / "run.parquet"), "name": "run.parquet", "source": shown})
+
+    keys = ["recording:large"]
+    for folder, rows in (("first", len(source.trace.layers)), ("second", len(large.trace.layers))):
+        keys.append(opening(folder, keys[-1])["source"])
+        about = ask["open"]({"sid": "tab", "source": keys[-1]})["look"]["about"]
+        assert (about["key"], about["title"]) == (keys[-1], "run.parquet")
+        assert len(lab.session({"sid": "tab"}).current.trace.layers) == rows
+    first, second = keys[1:]
+    assert first != second and lab.session({"sid": "tab"}).find(first).trace.meta == source.trace.meta
+    ask["open"]({"sid": "tab", "source": first})
+    assert opening("third", first) == {"versus": "file"}          # as many cells: beside what is shown
+    seen = ask["look"]({"sid": "tab", "source": first, "versus": "file"})
+    assert seen["map"]["against"] == "file" and lab.session({"sid": "tab"}).file.prompt == "changed meanwhile"
 
 
 def test_uploads_are_read_from_the_upload_folder_only(tmp_path):
