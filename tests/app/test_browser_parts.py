@@ -438,6 +438,7 @@ def test_a_click_before_the_map_is_answered_with_it(bench):
     page.evaluate("go()")
     page.wait_for_function("document.querySelector('.explain h2').textContent.includes('step 21:')")
     page.wait_for_function("document.querySelector('[data-pane=b] canvas').dataset.shown > 0")
+    page.wait_for_function("document.querySelector('.step-label').textContent === 'step 21 of 30'")
     page.wait_for_timeout(200)
     assert not page.is_visible(".plot-wait") and page.inner_text(".step-label") == "step 21 of 30"
 
