@@ -195,14 +195,20 @@ def test_on_a_phone_the_map_its_outlines_and_the_net_line_stay_while_a_knob_move
 SEEN = "names => names.map((name) => { const box = document.querySelector(name).getBoundingClientRect(); return [box.top, innerHeight - box.bottom]; }).flat()"
 
 
+def in_sight(page, *names):
+    """Once the page has settled, all of these are in the window."""
+    page.wait_for_function(f"names => Math.min(...({SEEN})(names)) > -1", arg=list(names))
+    page.wait_for_timeout(60)
+    assert min(page.evaluate(SEEN, list(names))) > -1, names
+
+
 @pytest.mark.parametrize("size", [(1100, 700), (1280, 720), (1366, 768), (1440, 900), (1920, 1080)])
 def test_the_whole_map_and_the_draft_are_beside_the_knob_that_is_moved(page, size):
     sized(page, *size)
     for name in ("error_threshold", "tdc_threshold", "outlier_threshold"):
         for block in ("end", "center"):
             page.evaluate("([name, block]) => document.querySelector(`.knob.${name}`).scrollIntoView({block})", [name, block])
-            page.wait_for_timeout(60)
-            assert min(page.evaluate(SEEN, [".headline", ".map-head", ".plot", f".knob.{name}"])) > -1, (name, block)
+            in_sight(page, ".headline", ".map-head", ".plot", f".knob.{name}")
     page.locator("#knob-outlier_threshold").evaluate("knob => { knob.value = 12; knob.dispatchEvent(new Event('input', {bubbles: true})); }")
     page.wait_for_selector(".draft .undo:visible")
     assert not page.is_visible(".strip") and page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
@@ -215,8 +221,7 @@ def test_a_large_map_stays_within_a_low_window_too(page):
     page.evaluate("lab6.open('recording:large')")
     page.wait_for_function("document.querySelector('.plot').dataset.x === '-0.5,49.5'")
     page.evaluate("() => document.querySelector('.knob.tdc_threshold').scrollIntoView({block: 'center'})")
-    page.wait_for_timeout(100)
-    assert min(page.evaluate(SEEN, [".headline", ".plot", ".knob.tdc_threshold"])) > -1
+    in_sight(page, ".headline", ".plot", ".knob.tdc_threshold")
     page.evaluate("lab6.open('recording:red-star')")
     page.wait_for_function("document.querySelector('.plot').dataset.x === '-0.5,29.5'")
 
@@ -239,8 +244,7 @@ def test_what_is_opened_below_the_map_is_read_by_scrolling_and_a_knob_brings_the
     assert 3 < down < 20 and page.locator(".explain").bounding_box()["height"] > 400
     page.click(".numbers summary")
     page.evaluate("() => { const knob = document.querySelector('#knob-tdc_threshold'); knob.value = 0.3; knob.dispatchEvent(new Event('input', {bubbles: true})); }")
-    page.wait_for_timeout(100)
-    assert min(page.evaluate(SEEN, [".headline", ".plot"])) > -1
+    in_sight(page, ".headline", ".plot")
 
 
 def test_the_strip_shows_a_map_that_is_out_of_sight_leaves_the_knob_free_and_is_gone_in_a_narrow_window(page):
